@@ -42,7 +42,7 @@ def test_what_a_step_took_is_measured_and_what_bsp_would_have_is_predicted(netwo
     assert second.step_s == pytest.approx((17 * 0.020 + 2 * 0.040) / 19)
     assert second.bsp_step_s == pytest.approx(0.042)
     assert second.saved_s == second.saved_so_far_s == network.saved_s == pytest.approx(17 * 0.022 + 2 * 0.002)
-    assert network.predicted_bsp_s == pytest.approx(1.6 + network.saved_s)
+    assert network.predicted_bsp_s == pytest.approx(21 * 0.040 + 19 * 0.042)
 
 
 def test_a_prediction_that_knew_no_exchange_yet_is_not_used(adaptive_run: MakeRun):
@@ -70,15 +70,68 @@ def test_bytes_are_counted_by_exchanges(network: Explanation):
 def test_the_end_of_a_trial_is_told_with_its_change(
     adaptive_run: MakeRun, excess: float | None, after: str, words: str
 ):
-    """The third answer ends another trial."""
+    """The fourth answer ends another trial."""
     end = {} if excess is None else {"trial.excess": excess, "trial.most": 0.5}
     log = log_of(
-        (reviewed(3, EVEN, [0.030] * 3), steer(5, "local_sgd:2", before="bsp", inputs=LOOSER)),
+        (reviewed(2, EVEN, [0.030] * 2, loss=1.0), steer(3, "bsp", before="bsp")),
+        (reviewed(3, EVEN, [0.030], loss=1.0), steer(5, "local_sgd:2", before="bsp", inputs=LOOSER)),
         (reviewed(19, EVEN, [0.0] * 14), steer(21, after, before="local_sgd:2", inputs=end)),
         (reviewed(35, EVEN, [0.0] * 14), steer(37, after, before=after, inputs={"trial.excess": 1, "trial.most": 2})),
     )
     text = explanation_sentences(explanation_of(log, adaptive_run(steps=40)))[1]
     assert text.partition(" Its trial ended after ")[2] == words
+
+
+@pytest.mark.parametrize(
+    ("before", "tried", "after", "told"),
+    [
+        ("bsp", "local_sgd:2", "bsp", True),
+        ("bsp", "bsp,compress=qsgd:8", "local_sgd:2", True),
+        ("bsp,compress=powersgd:4", "local_sgd:2", "bsp", True),
+        ("local_sgd:2", "local_sgd:2,compress=qsgd:8", "bsp", False),
+        ("local_sgd:4", "local_sgd:2", "bsp", False),
+        ("local_sgd:4", "bsp,compress=qsgd:8", "bsp", False),
+    ],
+)
+def test_a_setting_that_is_left_before_its_trial_ends_gets_a_word(
+    adaptive_run: MakeRun, before: str, tried: str, after: str, told: bool
+):
+    rounds = (
+        (reviewed(2, EVEN, [0.030] * 2, loss=1.0), steer(3, before, before=before)),
+        (reviewed(3, EVEN, [0.030] * 1, loss=1.0), steer(5, tried, before=before, inputs=LOOSER)),
+        (reviewed(19, EVEN, [0.0] * 14, loss=1.0), steer(21, tried, before=tried, inputs=LOOSER)),
+        (reviewed(35, EVEN, [0.0] * 14, loss=1.0), steer(37, after, before=tried, inputs=LOOSER)),
+    )
+    text = explanation_sentences(explanation_of(log_of(*rounds), adaptive_run(steps=40)))[1]
+    assert ("It was left after 37 steps, before its trial ended." in text) is told
+    too_early = explanation_of(log_of(*rounds[1:]), adaptive_run(steps=40))
+    assert "its trial" not in " ".join(explanation_sentences(too_early))
+    assert "Its trial" not in text
+
+
+@pytest.mark.parametrize(
+    ("bsp_s", "words"),
+    [
+        (1.7, "In all it took 1.6 s, where bsp took 1.7 s: 100 ms less (6 %). For bsp 1.64 s had been predicted. This"),
+        (
+            0.8,
+            "In all it took 1.6 s, where bsp took 800 ms: 800 ms more (100 %). For bsp 1.64 s had been predicted, "
+            "2.05x what it took; what is predicted for it above is off by as much. This",
+        ),
+        (1.6, "In all it took 1.6 s, as long as bsp. For bsp 1.64 s had been predicted. This"),
+    ],
+)
+def test_a_run_of_bsp_is_compared_with_and_the_prediction_named_beside_it(
+    adaptive_run: MakeRun, make_run: MakeRun, bsp_s: float, words: str
+):
+    [text] = closing_sentences(explanation_of(NETWORK, adaptive_run(), bsp=make_run("bsp", 0, wall_s=bsp_s)))
+    assert text.startswith(words)
+
+
+def test_the_beginning_is_told_by_one_clock(adaptive_run: MakeRun):
+    """The reviews tell of 40 ms a step, the training clock of 50 ms."""
+    slower = explanation_of(NETWORK, adaptive_run(wall_s=2.0, losses=()))
+    assert explanation_sentences(slower)[0].startswith("It began under bsp: 21 steps in 1.05 s, 50 ms each.")
 
 
 def test_the_sentences(network: Explanation):
@@ -88,13 +141,14 @@ def test_the_sentences(network: Explanation):
         "because reasons.",
         "After 21 steps (840 ms) it went from bsp to local_sgd:2, because a step of local_sgd:2 takes 20 ms where one "
         "of bsp takes 40 ms, and is worth 0.80 to 1.00 of it. A step then took 22.1 ms instead of the 42 ms predicted "
-        "for bsp: 378 ms less step time until the end. Its trial ended after 38 steps: a step was worth 0.85 to 0.95 "
+        "for bsp: 378 ms less step time until the end. These steps took 760 ms by the clock, 340 ms of it the exchange "
+        "that ended them. Its trial ended after 38 steps: a step was worth 0.85 to 0.95 "
         "of bsp's. At the latest review, after 38 steps, it stayed with this because local_sgd:2 has the most progress "
         "per second.",
     ]
     assert closing_sentences(network) == [
-        "In all it took 1.6 s; for bsp 1.98 s are predicted: 378 ms less step time (19 %). This is the time of steps, "
-        "not what they taught. It exchanged 31 times in 40 steps, which saved 9 kB (22 %).",
+        "In all it took 1.6 s. Its steps took 1.26 s, where 1.64 s are predicted for bsp: 378 ms less step time "
+        "(23 %). This is time, not what the steps taught. It exchanged 31 times in 40 steps, which saved 9 kB (22 %).",
     ]
 
 
@@ -202,8 +256,8 @@ def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
         "Nothing changed: all 8 steps ran under local_sgd:4, because reasons."
     ]
     assert closing_sentences(explanation) == [
-        "In all it took 320 ms; for bsp 560 ms are predicted: 240 ms less step time (43 %). This is the time of steps, "
-        "not what they taught. It exchanged 2 times in 8 steps, which saved 300 B (75 %).",
+        "In all it took 320 ms. Its steps took 160 ms, where 400 ms are predicted for bsp: 240 ms less step time "
+        "(60 %). This is time, not what the steps taught. It exchanged 2 times in 8 steps, which saved 300 B (75 %).",
     ]
     fast = compared({"bsp": 0.015})
     before_it_changed = log_of(
@@ -211,7 +265,7 @@ def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
     )
     assert explanation_sentences(explanation_of(before_it_changed, adaptive_run(steps=9)))[0] == (
         "It began under local_sgd:4. A step took 20 ms instead of the 15 ms predicted for bsp: 40 ms more step time "
-        "until step 8."
+        "until step 8. These steps took 320 ms by the clock, 160 ms of it the exchange that ended them."
     )
 
 

@@ -112,9 +112,9 @@ def test_the_sentences(explanation: Explanation):
     assert explanation_sentences(explanation) == [
         "It began under bsp: 10 steps in 400 ms, 40 ms each.",
         "After 10 steps (400 ms) it went from bsp to asp, because the schedule changes at step 10. A step then took "
-        "60 ms, until step 30; the workers made between 8 and 20 steps.",
+        "60 ms, until step 30; the workers made between 8 and 20 steps. These steps took 840 ms by the clock.",
         "After 30 steps (1.24 s) it went from asp to local_sgd:4, because the schedule changes at step 30. A step then "
-        "took 40 ms, until the end.",
+        "took 40 ms, until the end. These steps took 400 ms by the clock.",
     ]
     assert closing_sentences(explanation) == [
         "In all it took 1.64 s and sent 5 kB: 3 kB in collectives and 2 kB between workers and servers."

@@ -63,9 +63,9 @@ def log_of(*rounds: tuple[list[Reviewed], Steer | None]) -> EventLog:
 
 
 NETWORK = log_of(
-    (reviewed(3, EVEN, [0.030] * 3), steer(5, "bsp", before="bsp", inputs=BSP_ALONE)),
+    (reviewed(3, EVEN, [0.030] * 3, loss=1.0), steer(5, "bsp", before="bsp", inputs=BSP_ALONE)),
     (
-        reviewed(19, EVEN, [0.030] * 16),
+        reviewed(19, EVEN, [0.030] * 16, loss=1.0),
         steer(
             21,
             "local_sgd:2",

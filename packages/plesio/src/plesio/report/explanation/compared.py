@@ -26,10 +26,12 @@ def compared_table(chapter: Chapter) -> Table | None:
 
 
 def trial_text(change: Change) -> str:
-    """Describe how the trial of a change ended; with a space before it, and empty where it did not."""
+    """Describe how the trial of a change ended; with a space before it, and empty where it was to go on."""
     end = change.trial_end
-    if end is None or change.trial_ended is None:
+    if change.trial_ended is None:
         return ""
+    if end is None:
+        return f" It was left after {counted(change.trial_ended, 'step')}, before its trial ended."
     when = f" Its trial ended after {counted(change.trial_ended, 'step')}:"
     if end.failed:
         return f"{when} the loss was {end.excess:.3g} above the one to be expected, and {end.most:.3g} is too much."

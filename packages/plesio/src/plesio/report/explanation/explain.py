@@ -15,9 +15,9 @@ from math import isfinite
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult
-from plesio.policies import Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
+from plesio.policies import BSP, Adaptive, EventLog, Hierarchical, Resumed, Steer, Switch, parse_policy
 from plesio.policies.adaptive.compared import TrialEnd, compared_in, trial_end_in
-from plesio.policies.adaptive.system.setting import IN_LOW_RANK
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation, PolicySpan
 from plesio.report.explanation.spans import (
@@ -26,6 +26,7 @@ from plesio.report.explanation.spans import (
     noises_of,
     read_answers,
     read_spans,
+    slack_of,
 )
 from plesio.report.explanation.stages import StoreSteps, read_schedule
 from plesio.report.explanation.verdict import outcome_of
@@ -199,7 +200,7 @@ def _change(
     restored = steer.restore and bool(kept)
     if (span.policy, span.shares) == (before.policy, before.shares) and not restored:
         return None
-    trial_end, trial_ended = _trial_of(answers[place + 1 :], policy=span.policy)
+    trial_end, trial_ended = _trial_of(answers, place)
     return Change(
         clock=span.begin,
         at_s=times.at_s(span.begin),
@@ -217,16 +218,43 @@ def _change(
     )
 
 
-def _trial_of(later: Sequence[ReviewRound], *, policy: str) -> tuple[TrialEnd | None, int | None]:
-    """Return the end of the trial of a change to ``policy``, among the answers after it, and its clock."""
-    for answer in later:
-        if answer.steer is None or not answer.decides:
-            continue
-        if (end := trial_end_in(dict(answer.steer.inputs))) is not None:
-            return end, answer.steer.clock
-        if answer.steer.policy != policy:
-            break
+def _trial_of(answers: Sequence[ReviewRound], place: int) -> tuple[TrialEnd | None, int | None]:
+    """Return the end of the trial of the change in one of the answers, and its clock.
+
+    If the policy was left first, there is no end, and the clock is that of the next change.
+    """
+    change = answers[place].steer
+    if change is None or not _is_tried(change) or _num_known(answers[: place + 1]) < 2:
+        return None, None
+    for answer in answers[place + 1 :]:
+        if answer.steer is not None and answer.decides:
+            end = trial_end_in(dict(answer.steer.inputs))
+            if end is not None or answer.steer.policy != change.policy:
+                return end, answer.steer.clock
     return None, None
+
+
+def _num_known(answers: Sequence[ReviewRound]) -> int:
+    """Count the reviews whose losses a trial could be held against; a change that is not tried begins anew."""
+    num_known = 0
+    for answer in answers:
+        num_known += bool(answer.reviews) and all(isfinite(review.loss) for review in answer.reviews)
+        if answer.steer is not None and answer.steer.policy != answer.steer.before and not _is_tried(answer.steer):
+            num_known = 0
+    return num_known
+
+
+def _is_tried(steer: Steer) -> bool:
+    """Return True if an answer changes to more slack or, with as much, to a new kind of setting."""
+    if steer.policy == SYNCHRONOUS.spec:
+        return False
+    more = slack_of(steer.policy) - slack_of(steer.before)
+    return more > 0 or (more == 0 and _kind(steer.policy) != _kind(steer.before))
+
+
+def _kind(spec: str) -> tuple[type, str]:
+    policy = parse_policy(spec)
+    return type(policy), spec if isinstance(policy, BSP) else ""
 
 
 def _num_exchanges(spans: Sequence[PolicySpan]) -> int:

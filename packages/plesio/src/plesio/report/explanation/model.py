@@ -26,7 +26,7 @@ class Change:
         restored_to: Its clock; None where it is not known.
         compared: The settings that were compared, the best first; empty where none were.
         trial_end: How the trial of the change ended; None where it did not, or there was none.
-        trial_ended: Clock of the last step before the answer that ended it.
+        trial_ended: Clock of the last step before the answer that ended it, or left the policy with no end of it.
         pace_s: Seconds that a step with an equal share took just before, by rank; empty where not known.
     """
 
@@ -101,6 +101,11 @@ class Chapter:
     @property
     def num_steps(self) -> int:
         return self.end - self.begin
+
+    @property
+    def took_s(self) -> float:
+        """Seconds of training from its beginning to its end, with the exchange that ended it."""
+        return self.end_s - self.begin_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,5 +240,11 @@ class Explanation:
         return self.chapters[1:]
 
     @property
+    def steps_s(self) -> float:
+        """Seconds that the steps took, without the changes."""
+        return sum(chapter.num_steps * chapter.step_s for chapter in self.chapters)
+
+    @property
     def predicted_bsp_s(self) -> float:
-        return self.outcome.wall_s + self.saved_s
+        """Seconds that the steps would have taken under bsp by prediction."""
+        return self.steps_s + self.saved_s

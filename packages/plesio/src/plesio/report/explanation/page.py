@@ -122,13 +122,11 @@ def _row(chapter: Chapter) -> dict[str, str]:
         "from": format_seconds(chapter.begin_s),
         "policy": f"{chapter.policy}, unequal shares" if chapter.shares else chapter.policy,
         "slack": str(chapter.slack),
+        "lasted": format_seconds(chapter.took_s),
         "a step": format_seconds(chapter.step_s),
     }
     if chapter.bsp_step_s is None:
-        return row | {
-            "lasted": format_seconds(chapter.end_s - chapter.begin_s),
-            "exchanges": str(chapter.num_exchanges),
-        }
+        return row | {"exchanges": str(chapter.num_exchanges)}
     return row | {
         "bsp, predicted": format_seconds(chapter.bsp_step_s),
         "less step time": _signed(chapter.saved_s),

@@ -13,7 +13,7 @@ from plesio.policies import Hierarchical, parse_policy
 from plesio.report.explanation.compared import trial_text
 from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation
 from plesio.report.explanation.verdict import ABOUT_EQUAL
-from plesio.report.sentences import listed, share_text
+from plesio.report.sentences import listed, ratio_text, share_text
 
 __all__ = [
     "change_text",
@@ -25,6 +25,8 @@ __all__ = [
     "upheld_text",
 ]
 
+_MUCH = 0.1
+"""A share of a time that is worth a word."""
 _MOST_SHARES = 8
 """More workers than these are not listed one by one."""
 _NUMBERS = re.compile(r"\d[\d.,]*(e[+-]?\d+)?( (ns|µs|ms|s|%|steps?|points?)\b)?")
@@ -101,23 +103,33 @@ def percent(share: float) -> str:
 def _beginning(explanation: Explanation, chapter: Chapter) -> str:
     if _is_plain_bsp(chapter):
         steps = f"{counted(chapter.num_steps, 'step')} in {format_seconds(chapter.end_s)}"
-        text = f"It began under bsp: {steps}, {format_seconds(chapter.step_s)} each"
+        text = f"It began under bsp: {steps}, {format_seconds(chapter.end_s / chapter.num_steps)} each."
     else:
         text = f"It began under {chapter.policy}. A step took {_outcome(explanation, chapter)}"
-    return f"{text}.{upheld_text(chapter.latest, reason='')}"
+    return f"{text}{upheld_text(chapter.latest, reason='')}"
 
 
 def _chapter_sentence(explanation: Explanation, chapter: Chapter) -> str:
     assert chapter.change is not None, "all chapters but the first begin with a change"
     outcome = f"A step then took {_outcome(explanation, chapter)}"
     upheld = upheld_text(chapter.latest, reason=chapter.change.reason)
-    return f"{change_text(chapter.change)}. {outcome}.{trial_text(chapter.change)}{upheld}"
+    return f"{change_text(chapter.change)}. {outcome}{trial_text(chapter.change)}{upheld}"
 
 
 def _outcome(explanation: Explanation, chapter: Chapter) -> str:
-    """Tell what a step took, what it would have taken under bsp by prediction, and how many each worker made."""
+    """Tell what a step took, and would have under bsp by prediction, how many each worker made, and the time of all."""
     until = "until the end" if chapter.end == explanation.num_steps else f"until step {chapter.end}"
-    return f"{_took_text(chapter, until=until)}{_steps_made_text(chapter)}"
+    return f"{_took_text(chapter, until=until)}{_steps_made_text(chapter)}. {_clock_text(chapter)}."
+
+
+def _clock_text(chapter: Chapter) -> str:
+    """Tell the time from one change to the next, and what of it was none of its steps'."""
+    text = f"These steps took {format_seconds(chapter.took_s)} by the clock"
+    exchange_s = chapter.took_s - chapter.num_steps * chapter.step_s
+    # on the store workers make unequal numbers of steps, whose mean is not the time of the furthest one
+    if chapter.steps_made or exchange_s < _MUCH * chapter.took_s:
+        return text
+    return f"{text}, {format_seconds(exchange_s)} of it the exchange that ended them"
 
 
 def _took_text(chapter: Chapter, *, until: str) -> str:
@@ -189,15 +201,30 @@ def _total_sentence(explanation: Explanation) -> str:
         collective, to_servers = map(format_bytes, (bytes_sent - explanation.server_bytes, explanation.server_bytes))
         sent = f"{collective} in collectives and {to_servers} between workers and servers"
         return f"{text} and sent {format_bytes(bytes_sent)}: {sent}."
-    total_s, saved_s = explanation.predicted_bsp_s, explanation.saved_s
-    measured = "" if explanation.bsp is None else f" (it really took {format_seconds(explanation.bsp.wall_s)})"
-    if abs(saved_s) < ABOUT_EQUAL * total_s:
-        text += f", about as long as predicted for bsp{measured}"
+    predicted_s, saved_s = explanation.predicted_bsp_s, explanation.saved_s
+    if explanation.bsp is not None:
+        text += _beside_bsp(wall_s, explanation.bsp.wall_s, predicted_s=predicted_s)
+    elif abs(saved_s) < ABOUT_EQUAL * predicted_s:
+        text += ". Its steps took about as long as predicted for bsp"
     else:
-        share = share_text(abs(saved_s) / total_s)
-        text += f"; for bsp {format_seconds(total_s)} are predicted{measured}: {_step_time_text(saved_s)} ({share})"
+        steps = f"{format_seconds(explanation.steps_s)}, where {format_seconds(predicted_s)} are predicted for bsp"
+        text += f". Its steps took {steps}: {_step_time_text(saved_s)} ({share_text(abs(saved_s) / predicted_s)})"
     sent = _sent_text(explanation)
-    return f"{text}. This is the time of steps, not what they taught.{f' {sent}.' if sent else ''}"
+    return f"{text}. This is time, not what the steps taught.{f' {sent}.' if sent else ''}"
+
+
+def _beside_bsp(wall_s: float, bsp_s: float, *, predicted_s: float) -> str:
+    """Compare with the run of bsp, and say how far off the prediction for it was."""
+    more_s = wall_s - bsp_s
+    if abs(more_s) < ABOUT_EQUAL * bsp_s:
+        text = ", as long as bsp"
+    else:
+        how = f"{format_seconds(abs(more_s))} {'more' if more_s > 0 else 'less'}"
+        text = f", where bsp took {format_seconds(bsp_s)}: {how} ({share_text(abs(more_s) / bsp_s)})"
+    text += f". For bsp {format_seconds(predicted_s)} had been predicted"
+    if abs(predicted_s - bsp_s) < _MUCH * bsp_s:
+        return text
+    return f"{text}, {ratio_text(predicted_s / bsp_s)} what it took; what is predicted for it above is off by as much"
 
 
 def _sent_text(explanation: Explanation) -> str:
