@@ -103,9 +103,25 @@ def test_a_batch_near_the_one_wanted_is_as_fast_as_the_best_of_all(machine: str)
     near = search_layouts(MODEL, parsed, global_batch=BATCH, near=True, fixed=FEW)
     assert near.best.step.sample_s <= 1.03 * min(best_s.values())
     assert near.num_tried == len(near.candidates) + near.num_not_divisible + near.num_too_large
-    assert all(BATCH / 1.42 < one.step.num_samples < 1.42 * BATCH for one in near.candidates)
+    for one in near.candidates:
+        batch, unit = one.step.num_samples, one.layout.batch_unit
+        assert BATCH / 2 <= batch <= 2 * BATCH
+        # farther than 1.41 times only where no multiple is nearer
+        nearer = [each for each in range(unit, 46, unit) if BATCH / 1.415 < each < 1.415 * BATCH]
+        assert batch in nearer or not nearer
     if BATCH in best_s and parsed.num_devices == 16:  # every degree is a power of two, as is the batch
         assert near.best.step.num_samples == BATCH
+
+
+def test_replicas_that_divide_no_near_batch_take_a_farther_one():
+    """Pipelines of 409 replicas: 13 days without interleaving, 7.9 with a batch of 4 x 409."""
+    fixed = {**FEW, "tp": 2, "pp": 4, "micro_batch": 1}
+    machine = parse_machine("3272xh100")
+    found = search_layouts(
+        find_model("llama-70b"), machine, global_batch=1024, near=True, may_be_lean=True, fixed=fixed
+    )
+    assert found.best.layout.vpp > 1
+    assert found.best.step.num_samples == 1636
 
 
 def test_replicas_of_more_sequences_than_are_wanted_take_a_larger_batch():

@@ -48,6 +48,8 @@ _NOT_SEARCHED = ("etp", "schedule", "shard", "recomputed_layers", "offload")
 _PROGRESS_EVERY = 256
 _NEAR = math.sqrt(2)
 """Largest factor between the batch that is wanted and one near it: what is no larger has a multiple as near."""
+_FAR = 2.0
+"""The same for a layout that has no multiple so near, as those of 409 replicas."""
 _SAME = 1e-9
 """Relative difference of two steps that take as long."""
 _LONG_SEQUENCE = 8192
@@ -115,7 +117,7 @@ def layouts_of(
 ) -> Iterator[Layout]:
     """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses."""
     fixed = fixed or {}
-    largest_batch = int(_NEAR * global_batch) if near else global_batch
+    largest_batch = int(_FAR * global_batch) if near else global_batch
     software = fixed.get("software", SOFTWARE["current"])
 
     def some(name: str, values: Iterator[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
@@ -186,8 +188,11 @@ def _near_batches(layout: Layout, wanted: int) -> Sequence[int]:
     """Return the multiples next to the batch that is wanted, as far as they are near; itself if none is."""
     unit = layout.batch_unit
     below = wanted // unit * unit
-    next_to = {below, below if below == wanted else below + unit}
-    return [batch for batch in sorted(next_to) if wanted / _NEAR <= batch <= _NEAR * wanted] or [wanted]
+    next_to = sorted({below, below if below == wanted else below + unit})
+    for factor in (_NEAR, _FAR):
+        if batches := [batch for batch in next_to if wanted / factor <= batch <= factor * wanted]:
+            return batches
+    return [wanted]
 
 
 def _fits(memory: Memory) -> bool:
@@ -228,7 +233,8 @@ def search_layouts(
         machine: Machine to run on.
         global_batch: Sequences (or images) of a step, the same for all.
         near: Whether each layout may take the faster of the two batches next to it that it divides instead, at most 1.4
-            times as large or as small (where all replicas together take more at a time, of twice the batch, and so on).
+            times as large or as small, or 2 times if it divides none of these. Where every layout needs more at a time,
+            the same is tried with twice the batch, and so on.
         may_be_lean: Whether a layout that does not fit may keep less of a parameter instead
             (`plesio_planning.estimate.layout.lean`).
         fixed: Attributes of `Layout` that are not searched, with their values.
