@@ -273,9 +273,17 @@ def test_nothing_looser_is_tried_while_the_loss_rises():
     assert run.setting.slack > 0
 
 
-@pytest.mark.parametrize(("steps_left", "changes"), [(12, False), (2000, True)])
-def test_there_is_no_change_that_cannot_pay_before_the_end(steps_left: int, *, changes: bool):
-    run = Run(f"{LOCAL_ONLY},finish=0")
+@pytest.mark.parametrize(
+    ("options", "steps_left", "changes"),
+    [
+        ("finish=0", 17, False),  # a trial of 16 steps and a period of 2
+        ("finish=0", 18, True),
+        ("finish=0.1", 18, False),  # of the 66 steps some are without slack
+        ("finish=0.1", 2000, True),
+    ],
+)
+def test_there_is_no_change_that_cannot_pay_before_the_end(options: str, steps_left: int, *, changes: bool):
+    run = Run(f"{LOCAL_ONLY},{options}", transfer_s=0.4)
     run.settle(2)
     decision = run.review(steps_left=steps_left)
     assert (decision.policy != BSP()) == changes

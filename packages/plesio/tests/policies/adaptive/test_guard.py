@@ -157,6 +157,29 @@ def test_a_leap_of_all_losses_is_nothing_to_go_back_from(guard: Guard, before: i
     assert not guard.observe(reading(6.0)).averted
 
 
+def test_a_leap_is_told_when_no_more_than_three_reviews_are_known():
+    young = new_guard()
+    assert not any(alarms(young, healthy(3)))
+    assert not any(alarms(young, [leap(5), reading(3.2)]))
+    assert young.has_leapt
+
+
+def below_zero(one: Reading) -> Reading:
+    """The same with all losses ten lower."""
+    lower = {name: getattr(one, name) - 10 for name in ("loss", "least_loss", "typical_loss")}
+    return replace(one, losses=tuple(loss - 10 for loss in one.losses), **lower)
+
+
+def test_a_leap_of_losses_below_zero_stays_there():
+    guard = new_guard()
+    assert not any(alarms(guard, [below_zero(one) for one in healthy(30)]))
+    alarm = guard.observe(below_zero(leap(5)))
+    assert alarm is not None
+    assert alarm.averted
+    guard.observe(below_zero(reading(3.0)))
+    assert guard.has_leapt
+
+
 @pytest.mark.parametrize(
     "odd",
     [

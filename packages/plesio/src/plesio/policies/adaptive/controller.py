@@ -36,7 +36,7 @@ HOPELESS = 10.0
 """Multiple of the highest loss of a kept state, from which a run does not come back by itself."""
 ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
 LEAST_LEFT = 16
-"""Steps below which nothing looser is tried: a trial would not end before the run."""
+"""Steps of a trial. With fewer and a period before the strict end nothing looser is tried; a quarter for the rest."""
 SHOWN = 3
 """Settings whose figures a decision keeps, of the best; and those of BSP and of the setting in force."""
 
@@ -199,11 +199,10 @@ class Controller:
             inputs |= self._compared(it, times_s[it], score=scores[it]).inputs
         if best == self.setting or scores[best] < own + numbers.gain:
             return self._own(times_s), f"{self.setting.spec} has the most progress per second"
-        left = reading.clock / reading.progress - reading.clock if reading.progress else math.inf
         looser = best.slack > self.setting.slack or kind_of(best) not in (None, kind_of(self.setting))
         if looser and not self._gets_on():
             return self._own(times_s), f"{best.spec} waits until the loss falls again"
-        if left < LEAST_LEFT and (best.slack > self.setting.slack or left < LEAST_LEFT / 4):
+        if self._is_late(best, times_s, reading):
             return self._own(times_s), "too few steps are left for a change"
         return best, self._reason(self._compared(best, times_s[best], score=scores[best]), bsp_s=bsp_s, own=own)
 
@@ -218,6 +217,15 @@ class Controller:
             slack for it, score in scores.items() if score >= needed and (slack := self._times.drift(it)) <= largest
         ]
         return max(most, min(pays, default=0))
+
+    def _is_late(self, best: Setting, times_s: Mapping[Setting, float], reading: Reading) -> bool:
+        """Return True if a change would not last: more slack needs a trial and a period before the end without it."""
+        if not reading.progress:
+            return False
+        steps = reading.clock / reading.progress
+        if best.slack <= self.setting.slack:
+            return steps - reading.clock < LEAST_LEFT / 4
+        return steps * (1 - self._strict_share(times_s)) - reading.clock < LEAST_LEFT + best.period
 
     def _gets_on(self) -> bool:
         """Return True unless the loss of the newest reviews is above that of those before."""
@@ -262,13 +270,17 @@ class Controller:
         if self._num_reviews < numbers.warm_up:
             return True
         if progress and not self._finishes:
-            strict_s = min(times_s[it] for it in (SYNCHRONOUS, ROUNDED) if it in times_s)
-            ratio, most = strict_s / min(times_s.values()), numbers.finish_time
-            share = min(numbers.finish, most / (most + (1 - most) * ratio))
+            share = self._strict_share(times_s)
             until_next = self._interval(reading.clock, trial=False) * progress / reading.clock
             ahead = 1.5 if self.setting.on_store else 0.5  # clocks differ on the store, and it takes a while to leave
             self._finishes = progress + ahead * until_next >= 1 - share
         return self._finishes
+
+    def _strict_share(self, times_s: Mapping[Setting, float]) -> float:
+        """Return the share of the steps at the end that are without slack: fewer the slower they are."""
+        strict_s = min(times_s[it] for it in (SYNCHRONOUS, ROUNDED) if it in times_s)
+        ratio, most = strict_s / min(times_s.values()), self._numbers.finish_time
+        return min(self._numbers.finish, most / (most + (1 - most) * ratio))
 
     def _go_to(self, setting: Setting, *, restore: bool, alarmed: bool) -> None:
         tightens = self._tightens(setting)

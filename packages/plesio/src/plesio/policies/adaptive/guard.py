@@ -74,7 +74,7 @@ class Guard:
     def observe(self, reading: Reading, *, settled: bool = True) -> Alarm | None:
         """Return an alarm, if any; ``settled`` is False while a change is on trial."""
         self._num_reviews = num = self._num_reviews + 1
-        self.has_leapt = reading.loss <= self._leapt_to * LOSS_RISE
+        self.has_leapt = reading.loss <= self._leapt_to + (LOSS_RISE - 1) * abs(self._leapt_to)
         if self.has_leapt:
             self.tightened()
         if RESTART * self._rate < reading.learning_rate <= RESTART * self._highest_rate:
