@@ -30,7 +30,7 @@ post_local_sgd is torch's own, to be compared with."""
 
 
 def policies() -> None:
-    """List the policies, and the options of a grid and of adaptive.
+    """List the policies and the options they take.
 
     A policy says how far workers may drift apart, and how their updates count.
     """
