@@ -216,6 +216,7 @@ def test_it_does_not_go_back_to_where_training_was_clearly_worse():
     for place in range(12):
         run.review(position=(float(place), 1.0))
     assert run.setting.slack > 0
+    assert not run.review(0.5, position=(12.0, 1.0)).alarm
     alarm = run.review(0.5, position=(51.0, 1.0))
     assert (alarm.alarm, alarm.restore) == (True, False)
 

@@ -218,3 +218,17 @@ def test_any_numbers_are_taken_and_alarms_are_apart():
         ]
         raised = [number for number, alarm in enumerate(alarms(guard, seen)) if alarm and not alarm.averted]
         assert all(later - earlier > SILENT for earlier, later in itertools.pairwise(raised))
+
+
+LEAVING_A_PLATEAU = [2.313, 2.306, 2.298, 2.282, 2.265, 2.229, 2.19, 2.118, 1.981, 1.752, 1.427, 1.083, 0.784, 0.598]
+SPEEDS = [0.4, 0.63, 0.907, 1.198, 1.46, 1.603, 1.702, 2.283, 2.634, 3.554, 3.9, 4.096, 3.319, 2.811]
+
+
+def test_parameters_may_be_fast_where_the_loss_falls_faster():
+    assert not any(alarms(new_guard(), list(map(fast, LEAVING_A_PLATEAU, SPEEDS))))
+    steady = [2.313 - 0.02 * n for n in range(len(SPEEDS))]
+    assert any(alarms(new_guard(), list(map(fast, steady, SPEEDS))))
+
+
+def fast(loss: float, speed: float) -> Reading:
+    return reading(loss, speed=speed)

@@ -11,6 +11,9 @@ explains. The speed shows reviews before the loss that stale gradients make para
 3. Tails are those of Student's t, with degrees of freedom for each value: the mean of many is nearer to normal.
 4. The median of the newest three must be above that level by a share, too: what is smaller does no harm.
 
+Parameters are also fast where training leaves a plateau. What swings makes no progress: so the speed is no alarm while
+the loss falls faster than before by as much as the speed has grown, and by more than its noise.
+
 Harm is *averted* if many gradients of a worker were scaled down (`spike`), and the median worker's loss is ordinary. A
 *leap* in the data would raise BSP's loss, too: the losses of all workers rise from one step to the next, and then stay.
 Where the learning rate rises back to what it was (warm restarts, Loshchilov & Hutter 2017), the loss may rise as well.
@@ -64,6 +67,8 @@ class Guard:
         self._speed = _Figure("the parameters' speed", rise=SPEED_RISE, early_rise=math.inf, chance=chance / 2)
         self._num_reviews = self._quiet = 0
         self._rate, self._highest_rate = math.inf, 0.0
+        self._falls: deque[float] = deque(maxlen=RECENT)
+        self._last_loss = math.nan
         self._was_refused = self._was_averted = self._alarmed = False
         self._leapt_to = math.nan
         self.has_leapt = False
@@ -81,6 +86,8 @@ class Guard:
             self._loss.values.clear()
         steps = max(1, reading.num_steps)
         loss, speed = self._loss.judge(reading.loss, review=num), self._speed.judge(reading.speed, review=num)
+        if self._falls_faster(reading):
+            speed = 0.0, ""
         self._leapt_to = self._leap(reading) if settled and self.good and loss[0] >= 0.5 else math.nan
         self._rate, self._highest_rate = reading.learning_rate, max(self._highest_rate, reading.learning_rate)
         clipped = reading.num_clipped / steps / SHARE
@@ -114,6 +121,18 @@ class Guard:
         """Forget all levels: the run gets less slack, or another optimizer's steps."""
         self._loss.values.clear()
         self._speed.values.clear()
+
+    def _falls_faster(self, reading: Reading) -> bool:
+        """Return whether the loss falls faster than before, by more than chance and as much as the speed has grown."""
+        fall, usual = self._last_loss - reading.loss, math.nan
+        per_step = fall / max(1, reading.num_steps)
+        if len(self._falls) >= FEW:
+            usual = max(0.0, statistics.median(self._falls))
+        self._last_loss = reading.loss
+        if math.isfinite(per_step):
+            self._falls.append(per_step)
+        faster = per_step * self._speed.level >= usual * reading.speed
+        return faster and math.isfinite(fall) and fall - usual * max(1, reading.num_steps) > 2 * self._loss.noise
 
     def _leap(self, reading: Reading) -> float:
         """Return the loss after a leap that the parameters are not to blame for; NaN if there is none."""
@@ -150,6 +169,11 @@ class _Figure:
     def level(self) -> float:
         """The level; NaN while it is unknown."""
         return statistics.median(list(self.values)[-RECENT:]) if len(self.values) >= RECENT + 2 else math.nan
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a value."""
+        return scatter(tuple(Point(0, one, 0.0) for one in self.values))
 
     def judge(self, value: float, *, review: int) -> tuple[float, str]:
         """Return how severe ``value`` is, above 1 for an alarm; and the alarm's reason."""
