@@ -199,8 +199,7 @@ class Controller:
             inputs |= self._compared(it, times_s[it], score=scores[it]).inputs
         if best == self.setting or scores[best] < own + numbers.gain:
             return self._own(times_s), f"{self.setting.spec} has the most progress per second"
-        looser = best.slack > self.setting.slack or kind_of(best) not in (None, kind_of(self.setting))
-        if looser and not self._gets_on():
+        if self._loosens(best) and not self._gets_on():
             return self._own(times_s), f"{best.spec} waits until the loss falls again"
         if self._is_late(best, times_s, reading):
             return self._own(times_s), "too few steps are left for a change"
@@ -283,7 +282,7 @@ class Controller:
         return min(self._numbers.finish, most / (most + (1 - most) * ratio))
 
     def _go_to(self, setting: Setting, *, restore: bool, alarmed: bool) -> None:
-        tightens = self._tightens(setting)
+        tightens, loosens = self._tightens(setting), self._loosens(setting)
         before, self.setting = self.setting, setting
         self._was_loose = self._was_loose or setting != SYNCHRONOUS
         if before == setting:
@@ -294,11 +293,16 @@ class Controller:
             self._movement.forget()
             if tightens and not alarmed and self._guard is not None:
                 self._guard.tightened()
-        new_kind = kind_of(setting) not in (None, kind_of(before)) and setting.slack >= before.slack
-        if setting.slack > before.slack or new_kind:
+        if loosens:
             self._trial = Trial(tuple(self._points)) if len(self._points) > 1 else None
         else:
             self._end_trial(forget=True)
+
+    def _loosens(self, setting: Setting) -> bool:
+        """Return True if steps get more slack, or as much of another kind."""
+        own = self.setting
+        is_new = kind_of(setting) not in (None, kind_of(own))
+        return setting.slack > own.slack or (is_new and setting.slack == own.slack)
 
     def _tightens(self, setting: Setting) -> bool:
         """Return True if gradients are no longer taken at each worker's own parameters, or no longer at those alone.
