@@ -7,6 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import ctypes
 import gc
+import importlib
 import multiprocessing.resource_tracker
 import multiprocessing.util
 import shutil
@@ -244,6 +245,14 @@ def _descriptors() -> Iterator[tuple[str, str]]:
 def _libuv() -> None:
     """Its first loop (in torch's store) opens a pipe that lives as long as the process, so no test is to blame."""
     TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_width() -> None:
+    """Importing readline tells all programs started from then on that lines have 80 characters, terminal or not."""
+    importlib.import_module("readline")
+    os.environ.pop("COLUMNS", None)
+    os.unsetenv("COLUMNS")  # readline sets it where os.environ does not look
 
 
 @pytest.fixture(scope="session", autouse=True)

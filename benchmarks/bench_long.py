@@ -72,7 +72,7 @@ def memory_of(launcher: psutil.Process) -> dict[str, float]:
 
 def watched(policy: str, *, num_steps: int, folder: Path) -> tuple[list[tuple[int, dict[str, float]]], float]:
     """Return steps and memory, every so often; and how long the run took."""
-    argv = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", str(NUM_WORKERS), __file__]
+    argv = [sys.executable, "-m", "plesio", "run", "--workers", str(NUM_WORKERS), __file__]
     argv += ["--train", policy, str(num_steps), str(folder)]
     began_s = time.monotonic()
     seen: list[tuple[int, dict[str, float]]] = []

@@ -73,7 +73,7 @@ def test_a_grid_by_itself_is_ordinary_training(example: Example):
 
 @pytest.mark.slow
 def test_a_grid_of_four(tmp_path: Path):
-    command = [sys.executable, "-m", "plesio.cli.main", "run", "--grid", "2x2", str(EXAMPLES / "grid_digits.py")]
+    command = [sys.executable, "-m", "plesio", "run", "--grid", "2x2", str(EXAMPLES / "grid_digits.py")]
     output = run(*command, "--epochs", "4", "--trace", str(tmp_path))
     assert accuracies(output)[-1] > 0.85, output
     (result,) = read_results(tmp_path / "results.json")
@@ -92,7 +92,7 @@ def test_digits_alone(tmp_path: Path):
 @pytest.mark.slow
 def test_digits_with_two_workers(tmp_path: Path):
     policy = "ssp:4"
-    launch = (sys.executable, "-m", "plesio.cli.main", "run", "--workers", "2", str(EXAMPLES / "train_digits.py"))
+    launch = (sys.executable, "-m", "plesio", "run", "--workers", "2", str(EXAMPLES / "train_digits.py"))
     output = run(*launch, "--policy", policy, "--epochs", "4", "--trace", str(tmp_path))
     assert len(accuracies(output)) == 4, "rank 0 alone prints"
     assert accuracies(output)[-1] > 0.8, output
@@ -105,7 +105,7 @@ def test_digits_with_two_workers(tmp_path: Path):
 
 
 def by_two(name: str, *arguments: str) -> str:
-    launch = (sys.executable, "-m", "plesio.cli.main", "run", "--workers", "2", str(EXAMPLES / name))
+    launch = (sys.executable, "-m", "plesio", "run", "--workers", "2", str(EXAMPLES / name))
     return run(*launch, *arguments)
 
 

@@ -42,7 +42,7 @@ def slim(tmp_path: Path) -> dict[str, str]:
 
 def plesio(*arguments: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "plesio.cli.main", *arguments],
+        [sys.executable, "-m", "plesio", *arguments],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 

@@ -137,7 +137,7 @@ def test_a_search_compares_accelerators(capsys: pytest.CaptureFixture[str]):
 
 def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
     shown: list[Estimate] = []
-    monkeypatch.setattr("plesio_planning.cli.estimate._show", lambda found, *, out: shown.append(found))
+    monkeypatch.setattr("plesio_planning.cli.estimate._show", lambda found, **_: shown.append(found))
 
     def run(*options: str) -> Training:
         assert invoke([*f"{LLAMA} --tp 8 --pp 4".split(), *options]) == 0
@@ -160,7 +160,7 @@ def test_bandwidths_and_conditions_count(monkeypatch: pytest.MonkeyPatch):
 
 def test_sizes_and_settings_count(monkeypatch: pytest.MonkeyPatch):
     shown: list[Estimate] = []
-    monkeypatch.setattr("plesio_planning.cli.estimate._show", lambda found, *, out: shown.append(found))
+    monkeypatch.setattr("plesio_planning.cli.estimate._show", lambda found, **_: shown.append(found))
 
     def run(line: str) -> Training:
         assert invoke(["estimate", "--tokens", "100B", *line.split()]) == 0

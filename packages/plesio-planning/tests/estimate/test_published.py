@@ -185,7 +185,7 @@ def test_the_estimator_is_shown_beside_what_was_published(
 ):
     monkeypatch.setattr("plesio_planning.estimate.validate_estimator", lambda: small)
     path = tmp_path / "errors.json"
-    assert invoke(["validate", "estimator", "--json", str(path), "--out", str(tmp_path / "page")]) == 0
+    assert invoke(["lab", "validate", "estimator", "--json", str(path), "--out", str(tmp_path / "page")]) == 0
     printed = capsys.readouterr().out
     assert "Every family of models left out in turn, 7 steps" in printed
     assert "constant utilisation" in printed

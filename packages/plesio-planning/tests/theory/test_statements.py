@@ -74,10 +74,10 @@ def test_a_check_turns_with_what_it_computes_from(
 
 
 def test_the_command_lists_all_with_verdicts_and_numbers(capsys: pytest.CaptureFixture[str]):
-    assert invoke(["bound", "statements"]) == 0
+    assert invoke(["list", "statements"]) == 0
     out = capsys.readouterr().out
     for number, statement in enumerate(STATEMENTS, start=1):
-        assert f"{number:>2}  {statement.verdict:<5}  {statement.claim} ({statement.place}" in out
+        assert f"{number:>2}  {statement.verdict}: {statement.claim} ({statement.place}" in out
         assert statement.reason in out
     assert "bubble, p = 8, m = 16 (%): 30.43" in out
 
@@ -101,7 +101,7 @@ def test_the_texts_twenty_come_first_with_its_answers_beside_ours(capsys: pytest
     for each in EXERCISES:
         assert each.answer is not None
         assert each.verdict.startswith(each.answer)
-    assert invoke(["bound", "statements", "a.15"]) == 0
+    assert invoke(["list", "statements", "a.15"]) == 0
     out = capsys.readouterr().out
     assert "true under a condition" in out
     assert "(A.15; the text: true)" in out
@@ -110,7 +110,7 @@ def test_the_texts_twenty_come_first_with_its_answers_beside_ours(capsys: pytest
 
 
 def test_a_place_without_statements_is_refused(capsys: pytest.CaptureFixture[str]):
-    assert invoke(["bound", "statements", "A.77"]) == 2
+    assert invoke(["list", "statements", "A.77"]) == 2
     assert 'no statement is made at "A.77"; did you mean "A.7"?' in capsys.readouterr().err
 
 
@@ -120,11 +120,11 @@ def test_the_index_has_all_of_the_text(capsys: pytest.CaptureFixture[str]):
     assert places["rules"] == [f"C.{number}" for number in range(1, 21)]
     numbers = {place.partition(",")[0] for place in places["theorems"]}
     assert {str(number) for number in range(11, 23)} <= numbers
-    assert invoke(["bound", "chapter"]) == 0
+    assert invoke(["list", "chapter"]) == 0
     out = capsys.readouterr().out
     for _, entries in CHAPTER.values():
         assert all(each.claim in out and each.reason in out for each in entries)
-    assert invoke(["bound", "chapter", "lemmas"]) == 2
+    assert invoke(["list", "chapter", "lemmas"]) == 2
 
 
 _ENTRIES = [each for _, entries in CHAPTER.values() for each in entries if each.command]

@@ -90,5 +90,5 @@ def test_the_command_refuses_where_a_premise_fails(capsys: pytest.CaptureFixture
 
 
 def test_the_list_has_a_line_each(capsys: pytest.CaptureFixture[str]):
-    assert invoke(["bound", "list"]) == 0
+    assert invoke(["list", "bounds"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [each.name for each in THEOREMS]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from plesio.runtime.worker.session import Session
     from plesio.tasks.task import Task
 
+    __version__: str
+
 __all__ = [
     "ASP",
     "BSP",
@@ -90,6 +92,10 @@ tell_errors()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("plesio")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'plesio' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""Recipes of `plesio characterise`, what they cross, and a small one in the virtual world."""
+"""Recipes of `plesio lab characterise`, what they cross, and a small one in the virtual world."""
 
 from pathlib import Path
 

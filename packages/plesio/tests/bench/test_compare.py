@@ -64,7 +64,7 @@ def write_recipe(
 
 
 def start(*args: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "plesio.cli.main", "compare", *map(str, args)]
+    command = [sys.executable, "-m", "plesio", "compare", *map(str, args)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

@@ -81,9 +81,9 @@ def test_who_cannot_be_probed_is_told_at_once(changes: dict[str, str], message: 
 
 
 def on_hosts(hosts: Sequence[Host], *arguments: str) -> str:
-    """Return the output of `plesio probe` on rank 0, started by torchrun on every host."""
+    """Return the output of `plesio lab probe` on rank 0, started by torchrun on every host."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts)), "--nproc-per-node", "1"]
-    meet = ["--master-addr", hosts[0].address, "--master-port", str(PORT), "-m", "plesio.cli.main", "probe"]
+    meet = ["--master-addr", hosts[0].address, "--master-port", str(PORT), "-m", "plesio", "lab", "probe"]
     running = [
         subprocess.Popen(
             host.command([*torchrun, "--node-rank", str(rank), *meet, *arguments]),

@@ -48,7 +48,7 @@ def test_a_characterisation_writes_its_page_and_is_resumed_and_overwritten(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
-    line = ["characterise", str(recipe), "--out", str(out)]
+    line = ["lab", "characterise", str(recipe), "--out", str(out)]
     assert invoke([*line, "--quick"]) == 0
     printed, progress = capsys.readouterr()
     assert "What was crossed" in printed
@@ -87,12 +87,12 @@ def test_a_mistake_is_one_line_and_nothing_is_removed(
 ):
     out = tmp_path / "out"
     (out / "tables").mkdir(parents=True)
-    assert message in refused(["characterise", str(recipe), "--out", str(out), *more])
+    assert message in refused(["lab", "characterise", str(recipe), "--out", str(out), *more])
     assert (out / "tables").exists()
 
 
 def test_a_folder_with_something_in_it_is_not_touched(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert invoke(["characterise", str(recipe), "--out", str(tmp_path)]) == 2
+    assert invoke(["lab", "characterise", str(recipe), "--out", str(tmp_path)]) == 2
     assert "is not empty" in capsys.readouterr().err
 
 
@@ -104,8 +104,8 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr("plesio.bench.plan.run_plan", interrupted)
     out = tmp_path / "my out"
-    assert invoke(["characterise", str(recipe), "--out", str(out), "--quick", "--seeds", "0,1"]) == 130
+    assert invoke(["lab", "characterise", str(recipe), "--out", str(out), "--quick", "--seeds", "0,1"]) == 130
     assert (
-        f"go on with: plesio characterise {recipe} --out '{out}' --quick --seeds 0,1 --resume"
+        f"go on with: plesio lab characterise {recipe} --out '{out}' --quick --seeds 0,1 --resume"
         in capsys.readouterr().err
     )

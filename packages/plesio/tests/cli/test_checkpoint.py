@@ -75,13 +75,14 @@ def test_a_run_s_checkpoints_are_shown(run: Path, capsys: pytest.CaptureFixture[
     file = next((run / "step-00000040").glob("*.distcp"))
     file.write_bytes(file.read_bytes()[:-1])
     assert invoke(["checkpoint", "show", str(run), "--json", str(tmp_path / "shown.json")]) == 0
-    _, first, damaged, last, unfinished, *said = lines(capsys)
+    _, first, damaged, last, unfinished, *said, written = lines(capsys)
     assert first.split()[:7] == ["step-00000020", "20", "200", "2.5", "s", "switch:bsp/asp@30", "asp"]
     assert damaged.split()[0] == "step-00000040"
     assert last.split()[:2] == ["step-00001200", "1,200"]
     assert unfinished.split()[0] == "step-00001220.part"
     assert [line.partition(" cannot be used: ")[0] for line in said] == ["step-00000040", "step-00001220.part"]
-    told = json.loads((tmp_path / "shown.json").read_text())
+    assert written == str(tmp_path / "shown.json")
+    told = json.loads(Path(written).read_text())
     assert [one["manifest"] and one["manifest"]["clock"] for one in told] == [20, 40, 1200, None]
     assert [one["fault"] is None for one in told] == [True, False, True, False]
 

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -7,48 +8,44 @@ from pathlib import Path
 
 import pytest
 
-from plesio.cli.commands import app, invoke
+import plesio
+from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio.policies import ALIASES, POLICY_HELP, Adaptive, parse_policy
 from plesio.policies.grid import GRID_OPTIONS, GridSetting
 from plesio.tasks import TASK_NAMES
 
-COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
 ROOT = Path(__file__).parents[4]
-GROUPS = sorted(group.typer_instance.info.name for group in app.registered_groups if group.typer_instance)
+COMMANDS = [
+    "advise",
+    "bound",
+    "checkpoint",
+    "compare",
+    "estimate",
+    "lab",
+    "list",
+    "report",
+    "run",
+    "simulate",
+    "study",
+    "sweep",
+]
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]):
-    assert COMMANDS == [
-        "advise",
-        "calibrate",
-        "characterise",
-        "compare",
-        "estimate",
-        "explain",
-        "policies",
-        "probe",
-        "report",
-        "run",
-        "simulate",
-        "sweep",
-        "tasks",
-        "validate",
-    ]
-    assert GROUPS == ["bound", "checkpoint", "study", "testbed"]
     assert invoke(["--help"]) == 0
     with_flag = capsys.readouterr().out
     assert invoke([]) == 0
     assert capsys.readouterr().out == with_flag
-    for command in (*COMMANDS, *GROUPS):
-        assert f"\n  {command} " in with_flag
-    assert "..." not in with_flag.partition("Commands:")[2], "a summary is too long for its line"
+    listed = with_flag.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert sorted(line.split()[0] for line in listed.splitlines()) == COMMANDS
+    assert "..." not in listed, "a summary is too long for its line"
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "lab"])
 def test_every_command_explains_itself_with_examples(capsys: pytest.CaptureFixture[str], command: str):
     assert invoke([command, "--help"]) == 0
-    assert f"  Examples:\n    plesio {command}" in capsys.readouterr().out
+    assert f"\n    plesio {command}" in capsys.readouterr().out.partition("  Examples:\n")[2]
 
 
 def test_help_needs_neither_torch_nor_rich():
@@ -81,7 +78,8 @@ main()
 
 def test_version(capsys: pytest.CaptureFixture[str]):
     assert invoke(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("plesio 0.")
+    assert capsys.readouterr().out == f"plesio {plesio.__version__}\n"
+    assert plesio.__version__ == importlib.metadata.version("plesio")
 
 
 @pytest.mark.parametrize(
@@ -123,42 +121,42 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("bound speedup --workers 0", "--workers is 0; write 1 or more"),
         ("report none", "none/results.json does not exist"),
         ("report", "Missing argument"),
-        ("validate estimatr", 'validate "estimatr"; did you mean "estimator"?'),
-        ("validate estimator --seeds 0", "leave out all options but --out and --json"),
-        ("validate estimator --resume", "leave out all options but --out and --json"),
-        ("validate estimator --world testbed", "leave out all options but --out and --json"),
-        ("validate estimator --json none/x.json", "there is no folder"),
-        ("validate --out x --json none/x.json", "there is no folder"),
-        ("validate --out x --json .", "--json . is a folder; write a file's name"),
-        ("validate --out x --seeds x", '--seeds "x"'),
-        ("validate --out x --policies bps", "bps"),
-        ("calibrate", "say what to measure or read"),
-        ("calibrate digits --nccl-tests file", "say what to measure or read, one of them"),
-        ("calibrate --kineto none.json --batch-size 3", "--batch-size is for measuring a task"),
-        ("calibrate --nccl-tests none.txt --out x", "leave out --out"),
-        ("calibrate digits --workers 1", "--workers 1: write 2 or more"),
-        ("calibrate digit", 'there is no task "digit"'),
-        ("calibrate digits --batch-size 0", "batch"),
-        ("calibrate --nccl-tests none.txt", "cannot read the nccl-tests output none.txt"),
-        ("calibrate --kineto none.json", "none.json"),
+        ("lab validate estimatr", 'validate "estimatr"; did you mean "estimator"?'),
+        ("lab validate estimator --seeds 0", "leave out all options but --out, --json and --overwrite"),
+        ("lab validate estimator --resume", "leave out all options but --out, --json and --overwrite"),
+        ("lab validate estimator --world testbed", "leave out all options but --out, --json and --overwrite"),
+        ("lab validate estimator --json none/x.json", "there is no folder"),
+        ("lab validate --out x --json none/x.json", "there is no folder"),
+        ("lab validate --out x --json .", "--json . is a folder; write a file's name"),
+        ("lab validate --out x --seeds x", '--seeds "x"'),
+        ("lab validate --out x --policies bps", "bps"),
+        ("lab calibrate", "say what to measure or read"),
+        ("lab calibrate digits --nccl-tests file", "say what to measure or read, one of them"),
+        ("lab calibrate --kineto none.json --batch-size 3", "--batch-size is for measuring a task"),
+        ("lab calibrate --nccl-tests none.txt --out x", "leave out --out"),
+        ("lab calibrate digits --workers 1", "--workers 1: write 2 or more"),
+        ("lab calibrate digit", 'there is no task "digit"'),
+        ("lab calibrate digits --batch-size 0", "batch"),
+        ("lab calibrate --nccl-tests none.txt", "cannot read the nccl-tests output none.txt"),
+        ("lab calibrate --kineto none.json", "none.json"),
         ("compare RECIPE --out x --calibration c.json", "add --world virtual"),
         ("compare RECIPE --out x --world virtual --calibration c.json", "there is no calibration c.json"),
-        ("probe", "nobody to probe: write --workers N, or start it on every host with torchrun"),
-        ("probe --workers 1", "--workers 1: write 2 or more"),
-        ("probe --workers 2 --size 3", '"3" is not a size'),
-        ("probe --workers 2 --out none/x.toml", "there is no folder"),
-        ("probe --workers 2 --json .", "is a folder; write a file's name"),
-        ("probe --workers 2 --out cluster.json", "a cluster file's name ends in .toml"),
-        ("testbed", "Missing command"),
-        ("testbed up 4x1gb", 'unknown cluster "4x1gb"'),
-        ("testbed up 4x1gbe --cores-per-host 0", "--cores-per-host 0: write 0.05 or more"),
-        ("testbed up 4x1gbe --jitter some", "some"),
-        ("testbed run train.py", "write --cluster NAME, or --on NAME"),
-        ("testbed run --cluster 4x1gbe none.py", "there is no script none.py"),
-        ("testbed run --cluster 4x1gbe --workers 0 train.py", "--workers 0: write 1 or more"),
-        ("testbed run --cluster 4x1gbe --workers 5 train.py", "has room for 4 workers"),
-        ("testbed run --on nowhere train.py", 'there is no testbed "nowhere"'),
-        ("testbed clean nowhere", 'there is no testbed "nowhere"'),
+        ("lab probe", "nobody to probe: write --workers N, or start it on every host with torchrun"),
+        ("lab probe --workers 1", "--workers 1: write 2 or more"),
+        ("lab probe --workers 2 --size 3", '"3" is not a size'),
+        ("lab probe --workers 2 --out none/x.toml", "there is no folder"),
+        ("lab probe --workers 2 --json .", "is a folder; write a file's name"),
+        ("lab probe --workers 2 --out cluster.json", "a cluster file's name ends in .toml"),
+        ("lab testbed", "Missing command"),
+        ("lab testbed up 4x1gb", 'unknown cluster "4x1gb"'),
+        ("lab testbed up 4x1gbe --cores-per-host 0", "--cores-per-host 0: write 0.05 or more"),
+        ("lab testbed up 4x1gbe --jitter some", "some"),
+        ("lab testbed run train.py", "write --cluster NAME, or --on NAME"),
+        ("lab testbed run --cluster 4x1gbe none.py", "there is no script none.py"),
+        ("lab testbed run --cluster 4x1gbe --workers 0 train.py", "--workers 0: write 1 or more"),
+        ("lab testbed run --cluster 4x1gbe --workers 5 train.py", "has room for 4 workers"),
+        ("lab testbed run --on nowhere train.py", 'there is no testbed "nowhere"'),
+        ("lab testbed clean nowhere", 'there is no testbed "nowhere"'),
         ("compare RECIPE --out x --world testbed", "a testbed needs a cluster: add --cluster"),
         ("compare RECIPE --out x --cluster 4x1gbe", "add --world virtual, or --world testbed"),
         ("compare RECIPE --out x --world testbed --calibration x.json", "--world virtual"),
@@ -197,7 +195,7 @@ def test_a_target_in_percent_is_refused_before_training(line: str, tmp_path: Pat
     assert not out.exists() or not any(out.iterdir())
 
 
-@pytest.mark.parametrize("command", ["characterise RECIPE", "compare RECIPE", "sweep RECIPE", "validate"])
+@pytest.mark.parametrize("command", ["lab characterise RECIPE", "compare RECIPE", "sweep RECIPE", "lab validate"])
 def test_an_unknown_world_is_named_without_the_kind_of_exception(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -207,34 +205,39 @@ def test_an_unknown_world_is_named_without_the_kind_of_exception(
     assert capsys.readouterr().err.startswith("plesio: error: Invalid value for '--world': 'moon' is not one of ")
 
 
-def test_policies_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]):
-    assert invoke(["policies"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    ends = lines.index("")
-    assert [line.split()[0] for line in lines[:ends]] == [*POLICY_HELP, "grid", *ALIASES]
-    assert all(len(line.split()) > 3 for line in lines[:ends])
-    after = lines.index("", ends + 1)
-    options = dict(line.split(maxsplit=1) for line in lines[ends + 2 : after])
-    assert options == GRID_OPTIONS
-    defaults, meanings = zip(*(line.split(maxsplit=1) for line in lines[after + 2 :]), strict=True)
-    assert parse_policy(",".join(["adaptive", *defaults])) == Adaptive()
-    assert len(defaults) == len(dataclasses.fields(Adaptive))
-    assert "Standard deviation of price before anything is seen (tuned)" in meanings
+def test_policies_are_listed_with_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert invoke(["list", "policies", "--json", str(tmp_path / "policies.json")]) == 0
+    policies, of_a_grid, of_adaptive = json.loads((tmp_path / "policies.json").read_text()).values()
+    assert [*policies] == [*POLICY_HELP, "grid", *ALIASES]
+    assert of_a_grid == GRID_OPTIONS
+    assert parse_policy(",".join(["adaptive", *of_adaptive])) == Adaptive()
+    assert len(of_adaptive) == len(dataclasses.fields(Adaptive))
+    assert "Standard deviation of price before anything is seen (tuned)" in of_adaptive.values()
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert lines == [[name, text] for one in (policies, of_a_grid, of_adaptive) for name, text in one.items()]
     with pytest.raises(ConfigError) as refused:
         GridSetting.parse("grid:2x2,nonsense=1")
     assert str(refused.value).endswith(f"known: {', '.join(sorted(GRID_OPTIONS))}")
 
 
-def test_tasks_are_listed_with_a_line_each_and_without_torch():
-    code = """
+@pytest.mark.parametrize(("kind", "names"), [("tasks", {*TASK_NAMES}), ("clusters", {"4x1gbe", "2-racks", "8xa100"})])
+def test_a_kind_is_listed_with_a_line_each_and_without_torch(kind: str, names: set[str]):
+    code = f"""
 import sys
 from plesio.cli.commands import invoke
-sys.exit(invoke(["tasks"]) or "torch" in sys.modules)
+sys.exit(invoke(["list", "{kind}"]) or "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(TASK_NAMES)
+    assert {line.split()[0] for line in done.stdout.splitlines()} >= names
     assert all(len(line.split()) > 3 for line in done.stdout.splitlines())
+
+
+def test_list_alone_lists_the_kinds_with_their_numbers(capsys: pytest.CaptureFixture[str]):
+    assert invoke(["list"]) == 0
+    kinds = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert ["tasks", f"({len(TASK_NAMES)})"] in kinds
+    assert {"policies", "clusters", "studies", "bounds"} <= {name for name, _ in kinds}
 
 
 def test_run_gives_a_script_its_own_flags_and_returns_its_status(

@@ -150,7 +150,7 @@ def test_run_starts_a_group_that_joins(tmp_path: Path) -> None:
 print("ended as", grid.setting.spec, grid.report().samples)
 """
     script.write_text(SCRIPT[: SCRIPT.index("    for a, b")].rstrip() + until_joined)
-    command = [sys.executable, "-m", "plesio.cli.main", "run"]
+    command = [sys.executable, "-m", "plesio", "run"]
     with subprocess.Popen(
         [*command, "--grid", "1x2", str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as first:

@@ -21,8 +21,8 @@ COMMANDS = {
     "compare, virtual": "compare {recipe} --out {out} --world virtual",
     "simulate": "simulate quadratic --epochs 5000 --workers 4 --out {out}",
     "advise": "advise digits --cluster 4x1gbe --measure 120s",
-    "characterise": "characterise {characterise} --out {out} --world virtual",
-    "calibrate": "calibrate quadratic --out {out}.toml",
+    "characterise": "lab characterise {characterise} --out {out} --world virtual",
+    "calibrate": "lab calibrate quadratic --out {out}.toml",
     "sweep": "sweep {recipe} --cluster 4x1gbe --bounds 0,2,4 --out {out}",
     "run": "run --workers 2 {script}",
 }
@@ -55,7 +55,7 @@ def test_ctrl_c_ends_a_command_at_any_moment(tmp_path: Path, name: str, after_s:
     }
     line = COMMANDS[name].format(**places).split()
     process = subprocess.Popen(
-        [sys.executable, "-m", "plesio.cli.main", *line],
+        [sys.executable, "-m", "plesio", *line],
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

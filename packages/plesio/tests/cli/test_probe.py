@@ -11,15 +11,20 @@ import pytest
 
 from plesio.cli.commands import invoke
 from plesio.cost.topology_file import read_topology
+from support.narrow import narrow, too_long
 
 
-def test_probes_this_machine_and_writes_what_a_simulation_can_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_probes_this_machine_and_writes_what_a_simulation_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    narrow(monkeypatch)
     out, numbers, page = (tmp_path / name for name in ("cluster.toml", "probe.json", "probe.html"))
-    line = f"probe --workers 2 --size 1MB --out {out} --json {numbers} --page {page}"
+    line = f"lab probe --workers 2 --size 1MB --out {out} --json {numbers} --page {page}"
     assert invoke(line.split()) == 0
     text = capsys.readouterr().out
     assert "2 hosts, every pair three times" in text
-    assert "an all-reduce of 1 MB" in text
+    assert "an all-reduce of 1 MB" in " ".join(text.split())
+    assert too_long(text) == []
     assert read_topology(out).matrix.hosts == ("worker 0", "worker 1")
     values = json.loads(numbers.read_text())
     assert values["plan"]["rank_order"] == [0, 1]
@@ -34,7 +39,7 @@ def test_probes_this_machine_and_writes_what_a_simulation_can_use(tmp_path: Path
 def test_ctrl_c_leaves_nothing(tmp_path: Path):
     out = tmp_path / "cluster.toml"
     process = subprocess.Popen(
-        [sys.executable, "-m", "plesio.cli.main", "probe", "--workers", "3", "--out", str(out)],
+        [sys.executable, "-m", "plesio", "lab", "probe", "--workers", "3", "--out", str(out)],
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -64,5 +69,5 @@ def test_workers_that_torchrun_has_started_are_not_asked_for(
 ):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert invoke(["probe", "--workers", "2"]) == 2
+    assert invoke(["lab", "probe", "--workers", "2"]) == 2
     assert "2 hosts take part already (WORLD_SIZE); leave it out" in capsys.readouterr().err

@@ -238,7 +238,7 @@ def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: P
         'workers = { count = 2, step_time = { kind = "constant", mean = "10 ms" } }\n'
     )
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "plesio.cli.main", "compare", str(recipe), "--out", str(out), "--world", "virtual"]
+    command = [sys.executable, "-m", "plesio", "compare", str(recipe), "--out", str(out), "--world", "virtual"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         trace = out / "runs" / "bsp-seed0" / "trace-0.jsonl"
         deadline_s = time.monotonic() + 60
@@ -253,12 +253,12 @@ def test_ctrl_c_keeps_the_finished_runs_and_the_figures_of_the_other(tmp_path: P
     assert 0 < result.samples < 400_000
 
 
-@pytest.mark.parametrize("command", ["simulate", "compare", "sweep", "calibrate"])
+@pytest.mark.parametrize("command", ["simulate", "compare", "sweep", "lab calibrate"])
 def test_options_for_keys_of_a_recipe_have_the_recipes_explanations(command: str, capsys: pytest.CaptureFixture[str]):
-    assert invoke([command, "--help"]) == 0
+    assert invoke([*command.split(), "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     cluster, batch_size = input_of(WorkersSection, "cluster"), input_of(TaskSection, "batch_size")
-    assert (cluster.help in told) == (command != "calibrate")
-    assert (batch_size.help in told) == (command in ("simulate", "calibrate"))
+    assert (cluster.help in told) == (command != "lab calibrate")
+    assert (batch_size.help in told) == (command in ("simulate", "lab calibrate"))
     assert ("Keys: probability, factor." in told) == (command == "simulate")
     assert "Examples:" in told

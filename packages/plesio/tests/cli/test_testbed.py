@@ -1,4 +1,4 @@
-"""`plesio testbed`, and comparisons on one."""
+"""`plesio lab testbed`, and comparisons on one."""
 
 import json
 import os
@@ -33,19 +33,19 @@ def test_a_testbed_that_is_up_runs_scripts_until_it_is_removed(tmp_path: Path, c
         "print(os.stat('/proc/self/ns/net').st_ino, *map(os.environ.get, ('RANK', 'LOCAL_RANK', 'MASTER_ADDR')))\n"
         "sys.exit(0 if os.environ['LOCAL_WORLD_SIZE'] == '1' else 1)\n"
     )
-    assert invoke(["testbed", "up", "4x1gbe", "--name", "four"]) == 0
+    assert invoke(["lab", "testbed", "up", "4x1gbe", "--name", "four"]) == 0
     try:
         assert "four: 4 hosts" in capfd.readouterr().out
-        assert invoke(["testbed", "run", "--on", "four", str(script)]) == 0
+        assert invoke(["lab", "testbed", "run", "--on", "four", str(script)]) == 0
         words = [line.split()[1:] for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
         assert len({inode for inode, *_ in words}) == 4
         assert sorted(rest for _, *rest in words) == [[str(rank), "0", "10.77.0.1"] for rank in range(4)]
-        assert invoke(["testbed", "status", "--json", str(numbers)]) == 0
+        assert invoke(["lab", "testbed", "status", "--json", str(numbers)]) == 0
         assert "four: cluster 4x1gbe, held by process" in capfd.readouterr().out
         [values] = [one for one in json.loads(numbers.read_text()) if one["name"] == "four"]
         assert [host["address"] for host in values["hosts"]] == [f"10.77.0.{number}" for number in range(1, 5)]
     finally:
-        assert invoke(["testbed", "clean", "four"]) == 0
+        assert invoke(["lab", "testbed", "clean", "four"]) == 0
     assert not [record for record in held() if record.name == "four"]
 
 
@@ -63,7 +63,7 @@ def test_a_comparison_runs_on_hosts_that_are_gone_afterwards(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
-    "line", ["testbed up 4x1gbe", "compare recipe.toml --out out --world testbed --cluster 4x1gbe"]
+    "line", ["lab testbed up 4x1gbe", "compare recipe.toml --out out --world testbed --cluster 4x1gbe"]
 )
 def test_without_root_one_line_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str

@@ -90,7 +90,7 @@ def test_this_machine_has_room_for_as_many_as_are_asked_for():
 
 def test_of_another_task_model_or_number_of_workers_is_refused():
     calibration().check_task("digits", num_parameters=NUM_PARAMETERS)
-    with pytest.raises(ConfigError, match="of task digits, and not of stdlib_lm; plesio calibrate stdlib_lm"):
+    with pytest.raises(ConfigError, match="of task digits, and not of stdlib_lm; plesio lab calibrate stdlib_lm"):
         calibration().check_task("stdlib_lm", num_parameters=NUM_PARAMETERS)
     with pytest.raises(ConfigError, match="a model with 100,000 parameters, this digits has 7"):
         calibration().check_task("digits", num_parameters=7)
@@ -112,7 +112,7 @@ def test_survives_a_file(tmp_path: Path):
         (lambda data: data.update(schema=99), "is no calibration of schema 1"),
         (
             lambda data: data["worker"].pop("fit"),
-            r"missing required field `fit` - at `\$.worker`; plesio calibrate makes one",
+            r"missing required field `fit` - at `\$.worker`; plesio lab calibrate makes one",
         ),
         (lambda data: data["worker"]["fit"].pop("slope"), "slope"),
         (lambda data: data["environment"].update(more=1), "unknown field `more`"),
@@ -132,7 +132,7 @@ def test_a_garbled_file_is_one_clear_line(tmp_path: Path, change: Callable[[dict
 
 
 def test_a_file_that_is_not_there_or_no_json(tmp_path: Path):
-    with pytest.raises(DataError, match="plesio calibrate writes one"):
+    with pytest.raises(DataError, match="plesio lab calibrate writes one"):
         Calibration.read(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("no JSON")
     with pytest.raises(DataError, match="cannot read the calibration"):

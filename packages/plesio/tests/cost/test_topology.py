@@ -270,7 +270,7 @@ def test_one_rack_has_no_uplink(tmp_path: Path):
     [
         (None, "there is no cluster file"),
         ("hosts = 1", r"has no \[probe\]: it was not measured"),
-        ("[probe]\nhosts = ['a', 'b']", "'racks' is missing; plesio probe --out FILE writes it anew"),
+        ("[probe]\nhosts = ['a', 'b']", "'racks' is missing; plesio lab probe --out FILE writes it anew"),
         ("[probe", "cannot read"),
         ("[probe]\nracks = [0]\nuplink_bytes_per_s = []\nhosts = ['a']\nlatency_s = []\nbytes_per_s = []", "2 or more"),
     ],

@@ -1,14 +1,17 @@
 """The page of the advisor, of a world of which all is known."""
 
+import io
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
+from rich.console import Console
 
 from plesio.advisor import Advice, FailureModel, advise
-from plesio.report.advice import render_advice_page
+from plesio.report.advice import render_advice, render_advice_page
 from support.advisor import Clock, KnownWorld, question, situation
 from support.browser import check_figures, load, opened
+from support.narrow import WIDTH, too_long
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +25,12 @@ def test_texts_are_escaped(advice: Advice):
     page = render_advice_page(advice, recipe='name = "<b>"')
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
+
+
+def test_the_table_fits_80_columns(advice: Advice):
+    console = Console(width=WIDTH, file=io.StringIO())
+    console.print(render_advice(advice))
+    assert too_long(console.file.getvalue()) == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

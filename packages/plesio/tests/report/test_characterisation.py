@@ -245,7 +245,7 @@ def test_a_machine_that_is_too_small_is_named():
 
 
 def test_no_runs_are_an_error():
-    with pytest.raises(DataError, match="plesio characterise"):
+    with pytest.raises(DataError, match="plesio lab characterise"):
         summarise_characterisation([], {})
 
 

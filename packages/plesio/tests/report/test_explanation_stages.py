@@ -240,9 +240,9 @@ def test_of_a_virtual_run_every_step_is_told_and_takes_what_it_takes(tmp_path: P
 
 def test_the_command_explains_the_folder_of_such_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     train("switch:bsp/ssp:2@5/bsp@12", tmp_path)
-    assert invoke(["explain", str(tmp_path)]) == 0
+    assert invoke(["report", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("tanh under switch:bsp/ssp:2@5/bsp@12, seed 0, 3 workers in the virtual world: 2 changes in")
+    assert "tanh under switch:bsp/ssp:2@5/bsp@12, seed 0, 3 workers in the virtual world: 2 changes in" in text
     assert "it went from bsp to ssp:2, because the schedule changes at step 5." in text
     assert "it went from ssp:2 to bsp, because the schedule changes at step 12." in text
     assert "in collectives and" in text

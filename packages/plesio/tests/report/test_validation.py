@@ -6,6 +6,7 @@ from rich.console import Console
 from plesio.core.predictions import Prediction
 from plesio.report.charts import draw_figure
 from plesio.report.validation import predictions_chart, render_validation, render_validation_page
+from support.narrow import WIDTH, too_long
 
 
 def predictions() -> list[Prediction]:
@@ -39,6 +40,13 @@ def test_every_row_and_its_error_is_in_the_table():
     assert "+50.0 %" in text  # a prediction that missed
     assert "-2.0 points" in text
     assert re.search(r"throughput +4 +25\.5 % +25\.5 % +50\.0 %", text)
+
+
+def test_the_tables_fit_80_columns():
+    printed = io.StringIO()
+    Console(width=WIDTH, file=printed).print(render_validation(predictions()))
+    assert too_long(printed.getvalue()) == []
+    assert "+50.0 %" in printed.getvalue()
 
 
 def test_the_page_is_self_contained_and_escaped():

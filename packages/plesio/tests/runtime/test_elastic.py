@@ -133,7 +133,7 @@ def test_a_worker_that_holds_its_interpreter_past_its_lease_is_done_without(
 @pytest.mark.parametrize("policy", ["bsp", "asp"])
 def test_the_launcher_says_in_a_line_that_the_others_have_finished_and_exits_0(policy: str, tmp_path: Path) -> None:
     plan = json.dumps({"fault": "kill", "rank": 1, "step": 7, "step_s": 0.01})
-    command = [sys.executable, "-m", "plesio.cli.main", "run", "--workers", "4", str(WORKER), policy, str(tmp_path)]
+    command = [sys.executable, "-m", "plesio", "run", "--workers", "4", str(WORKER), policy, str(tmp_path)]
     done = subprocess.run([*command, plan], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "more can join" not in line]

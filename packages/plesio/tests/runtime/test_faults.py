@@ -125,7 +125,7 @@ def test_infinite_gradient_with_a_finite_loss_never_reaches_the_store(tmp_path: 
 def test_a_worker_joins_a_running_store_job(tmp_path: Path):
     def command(*options: str) -> list[str]:
         plan = json.dumps({"fault": "wait", "step_s": 0.02, "epochs": 200})
-        launch = [sys.executable, "-m", "plesio.cli.main", "run", *options]
+        launch = [sys.executable, "-m", "plesio", "run", *options]
         return [*launch, str(WORKER), "asp", str(tmp_path), plan]
 
     with subprocess.Popen(

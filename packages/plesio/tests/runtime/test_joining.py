@@ -36,7 +36,7 @@ def train(policy: str, folder: Path, plan: dict[str, Any], *, begun: str) -> Non
 def train_by_the_command(policy: str, folder: Path, plan: dict[str, Any], *options: str) -> None:
     """The same by `plesio run`, and `plesio run --join` when the others have begun; all end well."""
     program = [str(WORKER), policy, str(folder), json.dumps({"step_s": 0.01, "epochs": 4000, "await": True, **plan})]
-    run = [sys.executable, "-m", "plesio.cli.main", "run", *options]
+    run = [sys.executable, "-m", "plesio", "run", *options]
     with subprocess.Popen(
         [*run, "--workers", "3", *program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as first:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from plesio.cli.function_options import DerivedCommand, command_of
-from plesio.cli.options import Out
+from plesio.cli.options import Json, Out, Overwrite
+from plesio.cli.output_files import check_output_file, prepare_pages, write_json
 from plesio.cli.terminal import show
 
 if TYPE_CHECKING:
@@ -47,16 +48,17 @@ def estimate() -> Any:
     from plesio.core.inputs import inputs_of
     from plesio_planning.estimate.estimate import estimate as answer
 
-    def evaluate(given: dict[str, Any], out: Path | None) -> None:
+    def evaluate(given: dict[str, Any], out: Path | None, json_file: Path | None, overwrite: bool) -> None:
+        check_output_file("--json", json_file, overwrite=overwrite)
+        prepare_pages(out, "estimate.html", overwrite=overwrite)
         with _progress() as on_progress:
             found = answer(on_progress, **given)
-        _show(found, out=out)
+        _show(found, out=out, json_file=json_file)
 
     summary = inspect.cleandoc(answer.__doc__ or "").partition("\n\n>>>")[0]
     inputs = inputs_of(answer)
-    return command_of(
-        "plesio estimate", inputs, evaluate, summary=summary, more={"out": (Out, None)}, examples=EXAMPLES
-    )
+    more = {"out": (Out, None), "json_file": (Json, None), "overwrite": (Overwrite, False)}
+    return command_of("plesio estimate", inputs, evaluate, summary=summary, more=more, examples=EXAMPLES)
 
 
 @contextmanager
@@ -70,12 +72,10 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
 
 
-def _show(estimate: "Estimate", *, out: Path | None) -> None:
-    from plesio.core.files import make_writable
-    from plesio_planning.report.estimate import render_estimate, write_estimate
+def _show(estimate: "Estimate", *, out: Path | None, json_file: Path | None) -> None:
+    from plesio_planning.report.estimate import estimate_values, render_estimate, write_estimate
 
-    if out is not None:
-        make_writable(out, "results")
     show(render_estimate(estimate))
     if out is not None:
         typer.echo(f"\n{write_estimate(estimate, out)}")
+    write_json(json_file, estimate_values(estimate))

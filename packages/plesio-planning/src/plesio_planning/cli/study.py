@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Out
+from plesio.cli.listing import add_kind, tell
+from plesio.cli.options import Json, Out, Overwrite
+from plesio.cli.output_files import check_output_file, prepare_pages, write_json
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
-from plesio.core.files import make_writable, write_whole
+from plesio.core.files import write_whole
 from plesio.testbed.testbed import QUIET
 
 if TYPE_CHECKING:
@@ -26,11 +28,15 @@ __all__ = ["add_to"]
 
 EXAMPLES = """\b
 Examples:
-  plesio study list
+  plesio list studies
   plesio study stragglers --workers 64 --cv 0.3
   plesio study collectives --ranks 256 --bandwidth "50 GB/s" --out runs/collectives
   plesio study pipeline --quiz
   plesio study all --out runs/studies"""
+LIST_EXAMPLES = """\b
+Examples:
+  plesio list studies
+  plesio study stragglers"""
 
 Measure = Annotated[
     bool,
@@ -68,22 +74,30 @@ studies = typer.Typer(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add ``plesio study`` to Plesio's commands."""
+    """Add ``plesio study`` to Plesio's commands, and the studies to ``plesio list``."""
     app.add_typer(studies)
+    add_kind("studies", list_studies, count=_num_studies, examples=LIST_EXAMPLES)
 
 
-@studies.command("list")
-def list_studies() -> None:
-    """List the studies and their questions."""
+def list_studies(json_file: Json = None, overwrite: Overwrite = False) -> None:
+    """List the studies and the question of each."""
     from plesio_planning.studies import STUDIES
 
-    for study in STUDIES:
-        typer.echo(f"{study.number:>2}  {study.name:<20}  {study.question}")
+    lines = {f"{study.number:>2}  {study.name}": study.question for study in STUDIES}
+    values = {study.name: study.question for study in STUDIES}
+    tell({"studies": lines}, values=values, json_file=json_file, overwrite=overwrite)
+
+
+def _num_studies() -> int:
+    from plesio_planning.studies import STUDIES
+
+    return len(STUDIES)
 
 
 @studies.command("all", epilog="\b\nExamples:\n  plesio study all --out runs/studies")
 def ask_all(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the pages.", show_default=False)],
+    overwrite: Overwrite = False,
 ) -> None:
     """Ask all studies with their defaults; write an index page."""
     from rich.progress import track
@@ -91,7 +105,7 @@ def ask_all(
     from plesio_planning.report.study import render_index_page, write_study
     from plesio_planning.studies import STUDIES
 
-    make_writable(out, "results")
+    prepare_pages(out, "index.html", *(f"{study.name}.html" for study in STUDIES), overwrite=overwrite)
     answers = []
     for study in track(STUDIES, description="asking", transient=True, disable=not sys.stderr.isatty()):
         began_s = time.perf_counter()
@@ -105,25 +119,38 @@ def ask_all(
 def _command(study: "Study") -> Any:
     from plesio_planning.measured import has_measurement
 
-    def ask(inputs: dict[str, Any], out: Path | None, quiz: bool, measure: bool = False) -> None:
+    def ask(
+        inputs: dict[str, Any],
+        *,
+        out: Path | None,
+        json_file: Path | None,
+        overwrite: bool,
+        quiz: bool,
+        measure: bool = False,
+    ) -> None:
         if quiz:
-            _check_alone(out=out, measure=measure)
+            _check_alone(out=out, json_file=json_file, measure=measure)
             _quiz(study.ask(**inputs))
             return
-        if out is not None:
-            make_writable(out, "results")  # before anything is measured
-        _show(study.ask(**inputs), measured=_measure(study, inputs) if measure else None, out=out)
+        check_output_file("--json", json_file, overwrite=overwrite)
+        prepare_pages(out, f"{study.name}.html", overwrite=overwrite)  # before anything is measured
+        _show(study.ask(**inputs), measured=_measure(study, inputs) if measure else None, out=out, json_file=json_file)
 
-    more: dict[str, tuple[Any, Any]] = {"out": (Out, None), "quiz": (Quiz, False)}
+    more: dict[str, tuple[Any, Any]] = {
+        "out": (Out, None),
+        "json_file": (Json, None),
+        "overwrite": (Overwrite, False),
+        "quiz": (Quiz, False),
+    }
     if has_measurement(study.name):
         more["measure"] = (Measure, False)
     return command_of(f"plesio study {study.name}", study.inputs(), ask, summary=study.question, more=more)
 
 
-def _check_alone(*, out: Path | None, measure: bool) -> None:
+def _check_alone(*, out: Path | None, json_file: Path | None, measure: bool) -> None:
     """Refuse other options beside an exercise, which shows its answer here."""
-    for option, given in (("--out", out is not None), ("--measure", measure)):
-        if given:
+    for option, given in (("--out", out), ("--json", json_file), ("--measure", measure or None)):
+        if given is not None:
             raise ConfigError(f"{option} has no effect with --quiz; leave one of them out")
 
 
@@ -147,11 +174,12 @@ def _measure(study: "Study", inputs: dict[str, Any]) -> "Measured":
     return measure_study(study.name, inputs=inputs, on_step=lambda what: print(f"measuring: {what}", file=sys.stderr))
 
 
-def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None) -> None:
-    from plesio_planning.report.study import render_answer, render_measured, write_study
+def _show(asked: "Asked", *, measured: "Measured | None", out: Path | None, json_file: Path | None) -> None:
+    from plesio_planning.report.study import render_answer, render_measured, study_values, write_study
 
     show(render_answer(asked))
     if measured is not None:
         show(render_measured(measured))
     if out is not None:
         typer.echo(f"\n{write_study(asked, out, measured=measured)}")
+    write_json(json_file, study_values(asked, measured=measured))

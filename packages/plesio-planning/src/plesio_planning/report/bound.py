@@ -16,7 +16,7 @@ from plesio_planning.report.answer import in_terminal, inputs_section, write_ans
 from plesio_planning.theory import Bound, Theorem
 from plesio_planning.theory.pictures import pictures_of
 
-__all__ = ["render_bound", "render_bound_page", "write_bound"]
+__all__ = ["bound_values", "render_bound", "render_bound_page", "write_bound"]
 
 
 def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
@@ -48,8 +48,14 @@ def write_bound(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound, out: 
     """
     charts = pictures_of(theorem, inputs)
     text = render_bound_page(theorem, inputs, bound, charts=charts)
+    return write_answer(out / f"{theorem.name}.html", text, charts, bound_values(theorem, inputs, bound))
+
+
+def bound_values(theorem: Theorem, inputs: Mapping[str, Any], bound: Bound) -> dict[str, Any]:
+    """Return the numbers as JSON values."""
     values = {"bound": theorem.name, "inputs": inputs, "value": bound.value, "details": bound.to_json()}
-    return write_answer(out / f"{theorem.name}.html", text, charts, to_json(values))
+    shown: dict[str, Any] = to_json(values)
+    return shown
 
 
 def _finding(bound: Bound) -> str:

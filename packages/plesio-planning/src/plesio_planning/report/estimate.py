@@ -1,6 +1,7 @@
 """An estimate in a terminal, as a page, and as files."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 
@@ -10,7 +11,7 @@ from plesio.report.page_frame import render_document
 from plesio_planning.estimate.estimate import Estimate
 from plesio_planning.report.answer import in_terminal, write_answer
 
-__all__ = ["render_estimate", "render_estimate_page", "write_estimate"]
+__all__ = ["estimate_values", "render_estimate", "render_estimate_page", "write_estimate"]
 
 
 def render_estimate(estimate: Estimate) -> RenderableType:
@@ -38,7 +39,13 @@ def write_estimate(estimate: Estimate, out: Path) -> Path:
     Raises:
         DataError: A file cannot be written.
     """
-    values = estimate.training.to_json() | {
+    page, text = out / "estimate.html", render_estimate_page(estimate)
+    return write_answer(page, text, estimate.charts, estimate_values(estimate))
+
+
+def estimate_values(estimate: Estimate) -> dict[str, Any]:
+    """Return the numbers as JSON values."""
+    values: dict[str, Any] = estimate.training.to_json() | {
         "findings": list(estimate.findings),
         "sensitivities": to_json(estimate.sensitivities),
     }
@@ -56,4 +63,4 @@ def write_estimate(estimate: Estimate, out: Path) -> Path:
             ],
             "front": [one.machine.name for one in estimate.frontier.front],
         }
-    return write_answer(out / "estimate.html", render_estimate_page(estimate), estimate.charts, values)
+    return values

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -25,6 +26,7 @@ __all__ = [
     "render_index_page",
     "render_measured",
     "render_study_page",
+    "study_values",
     "write_study",
 ]
 
@@ -161,7 +163,11 @@ def write_study(asked: Asked, out: Path, *, measured: Measured | None = None) ->
         DataError: A file cannot be written.
     """
     charts = [*asked.answer.charts(), *(() if measured is None else measured.charts)]
-    printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}
-    values = asked.to_json() | printed | ({} if measured is None else {"measured": measured.to_json()})
-    text = render_study_page(asked, measured=measured)
+    text, values = render_study_page(asked, measured=measured), study_values(asked, measured=measured)
     return write_answer(out / f"{asked.study}.html", text, charts, values, indent=None)
+
+
+def study_values(asked: Asked, *, measured: Measured | None) -> dict[str, Any]:
+    """Return the numbers as JSON values."""
+    printed = {"textbook": to_json(printed_results(find_study(asked.study), asked=asked))}
+    return asked.to_json() | printed | ({} if measured is None else {"measured": measured.to_json()})

@@ -1,4 +1,4 @@
-"""`plesio calibrate`: measure this machine as one task's workers have it."""
+"""`plesio lab calibrate`: measure this machine as one task's workers have it."""
 
 import os
 import statistics

@@ -1,4 +1,4 @@
-"""Recipes of `plesio characterise`: a base point, models, and parts that say what is crossed with what.
+"""Recipes of `plesio lab characterise`: a base point, models, and parts that say what is crossed with what.
 
 A part crosses the levels of the factors that it lists, and has the base point's level of all others: the product of all
 factors would take days. `docs/characterise.md` explains the format to its users.
@@ -36,7 +36,7 @@ class _Levelled(RecipeSection):
     """Levels of the factors.
 
     Attributes:
-        policies: Policies, as `plesio policies` lists them.
+        policies: Policies, as `plesio list policies` lists them.
         model: Names of ``[models]``.
         workers: How many workers.
         batch: Samples in a worker's step.

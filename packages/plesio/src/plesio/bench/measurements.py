@@ -1,4 +1,4 @@
-"""The measurements of `plesio calibrate`, in the processes in which they are taken.
+"""The measurements of `plesio lab calibrate`, in the processes in which they are taken.
 
 Each measurement is a function of a `Bench`: the task, as this worker has it, and its membership in a job. Durations
 are taken one by one, so that medians can be taken; between two the worker pauses, as it does between the

@@ -1,8 +1,8 @@
 """Comparisons one after another, each in a folder of its own: whatever reads a comparison reads each of them.
 
-`plesio characterise` plans one for each combination of its factors (`plesio.bench.characterise_recipe`), and `plesio
-sweep` one for each bandwidth of the cluster's network. A bandwidth is named by its text with a unit ("1 Gbit/s")
-everywhere; `plesio.core.units.parse_bandwidth` gives its value.
+`plesio lab characterise` plans one for each combination of its factors (`plesio.bench.characterise_recipe`), and
+`plesio sweep` one for each bandwidth of the cluster's network. A bandwidth is named by its text with a unit
+("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its value.
 """
 
 import re

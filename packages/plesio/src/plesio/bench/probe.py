@@ -1,4 +1,4 @@
-"""`plesio probe`: latency and bandwidth of all pairs of hosts, measured so that the probes do not disturb each other.
+"""`plesio lab probe`: latency and bandwidth of all pairs of hosts, measured so that no probe disturbs another.
 
 Theory. Every host takes part, each as a rank of one job, and all follow the same schedule:
 

@@ -96,7 +96,7 @@ class RunSection(RecipeSection):
     """``[run]``: which runs, and how long each is.
 
     Attributes:
-        policies: Policies or grids, as `plesio policies` lists them; each is run with every seed.
+        policies: Policies or grids, as `plesio list policies` lists them; each is run with every seed.
         seeds: Seeds of the runs.
         epochs: Length of a run in passes over the data, all workers together.
         samples: Length of a run in samples, over all workers; a run has either this or ``epochs``.

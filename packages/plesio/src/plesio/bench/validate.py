@@ -1,4 +1,4 @@
-"""`plesio validate`: the same runs in the process world and in the virtual world, and how far they are apart.
+"""`plesio lab validate`: the same runs in the process world and in the virtual world, and how far they are apart.
 
 On this machine: policies x step times x workloads, with one slow worker of four. On a testbed: policies x bandwidths x
 latencies, with four equal workers on hosts of their own. The virtual world gets the calibration of this machine, the
@@ -221,7 +221,7 @@ def _recipe(
             },
         },
         folder=Path(),
-        where="plesio validate",
+        where="plesio lab validate",
         flags=FLAGS,
     )
 

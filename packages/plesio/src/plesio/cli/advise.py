@@ -1,7 +1,6 @@
 """`plesio advise`: which strategy to train with, from short runs of one's own code in the virtual world."""
 
 import inspect
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Arguments, Calibration, Slow, TaskOption
-from plesio.cli.output_files import check_output_file
+from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, TaskOption
+from plesio.cli.output_files import check_output_file, prepare_pages, write_json
 from plesio.cli.simulate import options_table, refuse_for_script, slow_table, step_time_table
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
-from plesio.core.files import make_writable, write_whole
+from plesio.core.files import write_whole
 from plesio.core.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ SUMMARY = """Say which strategy to train with, and why.
 Ranks policies and settings by predicted time and cost to a target, under the cluster's memory and an accuracy
 tolerance, and prints the code to use. "Stay with DDP" is an answer.
 """
+PAGE, RECIPE = "advice.html", "recipe.toml"
 Table = dict[str, Any]
 
 What = Annotated[
@@ -67,7 +67,6 @@ Failures = Annotated[
 ]
 Hourly = Annotated[float | None, typer.Option("--price", metavar="X", help="What a worker costs an hour.")]
 Folder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for advice.html and recipe.toml.")]
-Numbers = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.")]
 
 
 def advise() -> Any:
@@ -83,7 +82,8 @@ def advise() -> Any:
         "price": (Hourly, None),
         "calibration": (Calibration, None),
         "out": (Folder, None),
-        "json_file": (Numbers, None),
+        "overwrite": (Overwrite, False),
+        "json_file": (Json, None),
     }
     return command_of("plesio advise", _inputs(), _advise, summary=SUMMARY, more=more, examples=EXAMPLES)
 
@@ -121,9 +121,10 @@ def _advise(
     price: float | None,
     calibration: Path | None,
     out: Path | None,
+    overwrite: bool,
     json_file: Path | None,
 ) -> int:
-    check_output_file("--json", json_file)
+    check_output_file("--json", json_file, overwrite=overwrite)
     measure_s = _positive("--measure", measure)
     if tolerance < 0:
         raise ConfigError(f"--tolerance {tolerance:g}: write 0 or more points")
@@ -150,8 +151,7 @@ def _advise(
     if "step_time" in given:
         workers["step_time"] = step_time_table(given["step_time"])
     case = _Case(what=what, args=args or [], workers=workers, given=given, calibration=measured, measure_s=measure_s)
-    if out is not None:
-        make_writable(out, "results")
+    prepare_pages(out, PAGE, RECIPE, overwrite=overwrite)
     # the probe runs first, as the question needs the model's sizes
     with _progress(measure_s) as on_run:
         rehearsal, probed = case.script() if is_script else case.task(options_table(option or ()))
@@ -350,12 +350,11 @@ def _show(advice: "Advice", *, recipe: str | None, out: Path | None, json_file: 
     from plesio.report.advice import render_advice, render_advice_page
 
     show(render_advice(advice))
-    if json_file is not None:
-        write_whole(json_file, json.dumps(advice.to_json(), indent=1) + "\n")
-        typer.echo(f"\n{json_file}")
+    typer.echo()
+    write_json(json_file, advice.to_json())
     if out is not None:
-        write_whole(out / "advice.html", render_advice_page(advice, recipe=recipe))
-        typer.echo(f"\n{out / 'advice.html'}")
+        write_whole(out / PAGE, render_advice_page(advice, recipe=recipe))
+        typer.echo(out / PAGE)
         if recipe is not None:
-            write_whole(out / "recipe.toml", f"# plesio compare {out / 'recipe.toml'} --world virtual\n{recipe}\n")
-            typer.echo(out / "recipe.toml")
+            write_whole(out / RECIPE, f"# plesio compare {out / RECIPE} --world virtual\n{recipe}\n")
+            typer.echo(out / RECIPE)

@@ -1,4 +1,4 @@
-"""`plesio calibrate`: measure this machine, or read what others have measured."""
+"""`plesio lab calibrate`: measure this machine, or read what others have measured."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,15 +8,16 @@ import typer
 
 from plesio.cli.compare import warn_of_code
 from plesio.cli.function_options import command_of
-from plesio.cli.terminal import show
+from plesio.cli.options import Json, Overwrite
+from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.terminal import console
 from plesio.core.errors import ConfigError
-from plesio.core.files import write_whole
+from plesio.core.files import make_writable, write_whole
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from plesio.bench.recipe import TaskSection
+    from plesio.core.charts import Table
     from plesio.cost.calibration import Calibration
     from plesio.cost.fit import AlphaBeta, LineFit
 
@@ -24,12 +25,12 @@ __all__ = ["EXAMPLES", "calibrate"]
 
 EXAMPLES = """\b
 Examples:
-  plesio calibrate digits --workers 4 --out calibration.json
-  plesio calibrate recipe.toml --out calibration.json
-  plesio calibrate my_task.py:make_task --batch-size 64 --out calibration.json
+  plesio lab calibrate digits --workers 4 --out calibration.json
+  plesio lab calibrate recipe.toml --out calibration.json
+  plesio lab calibrate my_task.py:make_task --batch-size 64 --out calibration.json
   plesio compare recipe.toml --world virtual --calibration calibration.json --out runs/predicted
-  plesio calibrate --nccl-tests all_reduce_perf.txt
-  plesio calibrate --kineto trace.json.gz --out steps.txt
+  plesio lab calibrate --nccl-tests all_reduce_perf.txt
+  plesio lab calibrate --kineto trace.json.gz --out steps.txt
 \b
 Measuring takes about a minute; let nothing else run meanwhile."""
 
@@ -71,9 +72,11 @@ def calibrate() -> Any:
         "out": (Out, None),
         "nccl_tests": (NcclTests, None),
         "kineto": (Kineto, None),
+        "json_file": (Json, None),
+        "overwrite": (Overwrite, False),
     }
     inputs = (key_option(TaskSection, "batch_size"),)
-    return command_of("plesio calibrate", inputs, _calibrate, summary=SUMMARY, more=more, examples=EXAMPLES)
+    return command_of("plesio lab calibrate", inputs, _calibrate, summary=SUMMARY, more=more, examples=EXAMPLES)
 
 
 def _calibrate(
@@ -84,6 +87,8 @@ def _calibrate(
     out: Path | None,
     nccl_tests: Path | None,
     kineto: Path | None,
+    json_file: Path | None,
+    overwrite: bool,
 ) -> int:
     batch_size = given.get("batch_size")
     if sum(source is not None for source in (task, nccl_tests, kineto)) != 1:
@@ -92,11 +97,18 @@ def _calibrate(
         raise ConfigError("--batch-size is for measuring a task")
     if nccl_tests is not None and out is not None:
         raise ConfigError("--nccl-tests prints the lines of a cluster file, and writes none; leave out --out")
+    if out is None and task is not None:
+        out = Path("calibration.json")
+    if out is not None:
+        make_writable(out.parent, "what is found")
+    check_output_file("--out", out, overwrite=overwrite)
+    check_output_file("--json", json_file, overwrite=overwrite)
     if nccl_tests is not None:
-        return _show_nccl_tests(nccl_tests)
+        return _show_nccl_tests(nccl_tests, json_file=json_file)
     if kineto is not None:
-        return _show_kineto(kineto, out=out)
+        return _show_kineto(kineto, out=out, json_file=json_file)
     assert task is not None
+    assert out is not None
 
     from plesio.bench.recipe import load_recipe, make_task_section
 
@@ -111,14 +123,15 @@ def _calibrate(
         section, count = make_task_section(task, batch_size=batch_size), 4 if workers is None else workers
     if count < 2:
         raise ConfigError(f"--workers {count}: write 2 or more; one alone has nobody to exchange with")
-    return _measure(section, workers=count, out=out or Path("calibration.json"))
+    return _measure(section, workers=count, out=out, json_file=json_file)
 
 
-def _measure(section: "TaskSection", *, workers: int, out: Path) -> int:
+def _measure(section: "TaskSection", *, workers: int, out: Path, json_file: Path | None) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from plesio.bench.calibrate import NUM_MEASUREMENTS, calibrate
+    from plesio.report.charts.terminal import plain_table
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -129,51 +142,45 @@ def _measure(section: "TaskSection", *, workers: int, out: Path) -> int:
             on_measured=lambda what: progress.update(bar, advance=1, description=what),
         )
     calibration.write(out)
-    show(_table(calibration))
-    typer.echo(
+    terminal = console(plain=True)
+    terminal.print(plain_table(_table(calibration), num_texts=2))
+    terminal.print(
         f"{calibration.num_workers} workers computing at once get the work of {calibration.cores:.2f} of "
         f"{calibration.num_cores} cores done. A step's end takes {format_seconds(calibration.step_s)}."
     )
     if calibration.all_reduce.fit.slope > 0:
-        typer.echo(_links(calibration.ring))
+        terminal.print(_links(calibration.ring))
     else:
-        typer.echo("An all-reduce took as long whatever its size: no bandwidth follows from that.")
+        terminal.print("An all-reduce took as long whatever its size: no bandwidth follows from that.")
     typer.echo(f"\n{out}")
+    write_json(json_file, calibration.to_json())
     return 0
 
 
 def _table(calibration: "Calibration") -> "Table":
-    from rich.table import Table
+    from plesio.core.charts import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("measured", "by", "fixed (95 %)", "per unit (95 %)", "worst residual"):
-        table.add_column(column, no_wrap=True)
-    rows: list[tuple[str, str, LineFit]] = [
+    lines: list[tuple[str, str, LineFit]] = [
         ("gradient", "sample", calibration.gradient.fit),
         ("all-reduce", "MB", calibration.all_reduce.fit),
         ("exchange with a server", "MB", calibration.exchange.fit),
-        ("  of that, worker's processor", "MB", calibration.worker.fit),
-        ("  of that, server's processor", "MB", calibration.server.fit),
+        ("of that, worker's processor", "MB", calibration.worker.fit),
+        ("of that, server's processor", "MB", calibration.server.fit),
     ]
-    for name, unit, fit in rows:
+    rows = []
+    for name, unit, fit in lines:
         scale = 1e6 if unit == "MB" else 1.0
-        table.add_row(
-            name,
-            unit,
-            _with_interval(fit.intercept, fit.intercept_ci95),
-            _with_interval(fit.slope * scale, (fit.slope_ci95[0] * scale, fit.slope_ci95[1] * scale)),
-            f"{max(fit.residuals, key=abs):+.0%}",
-        )
+        slope = _with_interval(fit.slope * scale, (fit.slope_ci95[0] * scale, fit.slope_ci95[1] * scale))
+        rows.append((name, unit, _with_interval(fit.intercept, fit.intercept_ci95), slope, _worst(fit)))
     # bytes, not seconds, so without intervals
     memory = calibration.memory.fit
-    table.add_row(
-        "peak memory",
-        "sample",
-        format_bytes(memory.intercept),
-        format_bytes(memory.slope),
-        f"{max(memory.residuals, key=abs):+.0%}",
-    )
-    return table
+    rows.append(("peak memory", "sample", format_bytes(memory.intercept), format_bytes(memory.slope), _worst(memory)))
+    headers = ("measured", "by", "fixed (95 %)", "per unit (95 %)", "worst residual")
+    return Table(title="", headers=headers, rows=rows)
+
+
+def _worst(fit: "LineFit") -> str:
+    return f"{max(fit.residuals, key=abs):+.0%}"
 
 
 def _with_interval(value_s: float, ends: tuple[float, float]) -> str:
@@ -190,7 +197,7 @@ def _links(ring: "AlphaBeta") -> str:
     )
 
 
-def _show_nccl_tests(path: Path) -> int:
+def _show_nccl_tests(path: Path, *, json_file: Path | None) -> int:
     from plesio.cost.fit import alpha_beta_of_all_reduce, fit_line
     from plesio.cost.nccl_tests import read_nccl_tests
 
@@ -209,15 +216,17 @@ def _show_nccl_tests(path: Path) -> int:
     fit = fit_line([row.num_bytes for row in rows], [row.time_s for row in rows])
     ring = alpha_beta_of_all_reduce(fit, num_ranks=tests.num_ranks)
     typer.echo(f"{len(rows)} sizes, {tests.num_ranks} ranks{'' if tests.complete else ', not complete'}.")
-    typer.echo(_links(ring))
+    terminal = console(plain=True)
+    terminal.print(_links(ring))
     for row, residual in zip(rows, fit.residuals, strict=True):
         typer.echo(f"  {format_bytes(row.num_bytes):>8}  {format_seconds(row.time_s):>8}  residual {residual:+.0%}")
-    typer.echo("For a cluster file, as [local] of accelerators of one host or as [nic] between hosts:")
+    terminal.print("For a cluster file, as [local] of accelerators of one host or as [nic] between hosts:")
     typer.echo(f'latency = "{ring.latency_s * 1e6:.3g} us"\nbandwidth = "{ring.bytes_per_s / 1e9:.4g} GB/s"')
+    write_json(json_file, {"rows": rows, "fit": fit, "ring": ring})
     return 0
 
 
-def _show_kineto(path: Path, *, out: Path | None) -> int:
+def _show_kineto(path: Path, *, out: Path | None, json_file: Path | None) -> int:
     from collections import defaultdict
 
     from plesio.cost.kineto import read_kineto
@@ -240,4 +249,5 @@ def _show_kineto(path: Path, *, out: Path | None) -> int:
         lines = [f"# steps of {path.name}", *(f"{duration_s * 1e3:.6g} ms" for duration_s in trace.durations_s)]
         write_whole(out, "\n".join(lines) + "\n")
         typer.echo(f'For a recipe: step_time = {{ kind = "trace", path = "{out.name}" }}\n\n{out}')
+    write_json(json_file, trace)
     return 0

@@ -1,4 +1,4 @@
-"""`plesio characterise`: strategies, models, workers, links and more, one comparison for each combination."""
+"""`plesio lab characterise`: strategies, models, workers, links and more, one comparison for each combination."""
 
 from functools import partial
 from pathlib import Path
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.compare import WorldChoice, prepare_folder, split_seeds, warn_of_code
-from plesio.cli.options import Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.compare import WorldChoice, split_seeds, warn_of_code
+from plesio.cli.options import Json, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.output_files import check_output_file, prepare_folder, write_json
 from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 
@@ -20,11 +21,11 @@ __all__ = ["EXAMPLES", "characterise"]
 
 EXAMPLES = """\b
 Examples:
-  plesio characterise recipes/characterise.toml --out runs/quick --quick
-  plesio characterise recipes/characterise.toml --out runs/characterise
-  plesio characterise recipes/characterise.toml --out runs/characterise --resume
-  plesio characterise recipes/characterise.toml --out runs/more --seeds 0,1,2,3,4
-  plesio characterise recipes/characterise.toml --out runs/virtual --world virtual
+  plesio lab characterise recipes/characterise.toml --out runs/quick --quick
+  plesio lab characterise recipes/characterise.toml --out runs/characterise
+  plesio lab characterise recipes/characterise.toml --out runs/characterise --resume
+  plesio lab characterise recipes/characterise.toml --out runs/more --seeds 0,1,2,3,4
+  plesio lab characterise recipes/characterise.toml --out runs/virtual --world virtual
 \b
 Ctrl-C keeps the runs that are finished; --resume goes on."""
 
@@ -48,6 +49,7 @@ def characterise(
     seeds: Seeds = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    json_file: Json = None,
 ) -> int:
     """Measure strategies over models, workers and networks.
 
@@ -56,6 +58,8 @@ def characterise(
     beside theirs, speed-up and efficiency, time against accuracy, and which differences the seeds show.
     docs/characterise.md explains recipe and page.
     """
+    check_output_file("--json", json_file, overwrite=overwrite or resume)
+
     from plesio.bench.characterise_recipe import load_characterise_recipe, plan_of
     from plesio.bench.plan import check_plan, run_plan
     from plesio.report.characterisation import OUTPUT_NAMES
@@ -76,10 +80,15 @@ def characterise(
     prepare_folder(out, resume=resume, overwrite=overwrite, names=[*OUTPUT_NAMES, *_folders(out)])
     done = do_runs(
         partial(run_plan, plan, out=out, resume=resume),
-        ["plesio", "characterise", str(recipe), "--out", str(out)],
-        options={"--quick": quick, "--world": None if world is None else world.value, "--seeds": seeds},
+        ["plesio", "lab", "characterise", str(recipe), "--out", str(out)],
+        options={
+            "--quick": quick,
+            "--world": None if world is None else world.value,
+            "--seeds": seeds,
+            "--json": json_file,
+        },
     )
-    _show(plan, done, out=out)
+    _show(plan, done, out=out, json_file=json_file)
     return exit_code_of(run for runs in done.values() for run in runs)
 
 
@@ -88,8 +97,11 @@ def _folders(out: Path) -> list[str]:
     return [path.parent.name for path in out.glob("*-worker*/setting.json")]
 
 
-def _show(plan: "ComparisonPlan", done: "dict[Combination, list[RunResult]]", *, out: Path) -> None:
+def _show(
+    plan: "ComparisonPlan", done: "dict[Combination, list[RunResult]]", *, out: Path, json_file: Path | None
+) -> None:
     from plesio.report.characterisation import (
+        characterisation_values,
         render_characterisation,
         summarise_characterisation,
         write_characterisation,
@@ -99,3 +111,4 @@ def _show(plan: "ComparisonPlan", done: "dict[Combination, list[RunResult]]", *,
     page = write_characterisation(found, out)
     show(render_characterisation(found))
     typer.echo(f"\n{page}")
+    write_json(json_file, characterisation_values(found))

@@ -1,21 +1,20 @@
 """`plesio checkpoint`: what checkpoints a run has, whether they are whole, and their tensors as a plain torch file."""
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.output_files import check_output_file
-from plesio.cli.terminal import console
+from plesio.cli.options import Json, Overwrite
+from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.terminal import show as show_found
 from plesio.core.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
+    from plesio.core.charts import Table
     from plesio.runtime.checkpoints.catalogue import CatalogueEntry
 
 __all__ = ["EXAMPLES", "app"]
@@ -50,52 +49,52 @@ app = typer.Typer(
 )
 def show(
     directory: Folder,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all values go.")] = None,
+    json_file: Json = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """List a run's checkpoints, or show one.
 
     One that was never finished, or whose files are missing or of another length, is named as such; `verify` reads
     every byte.
     """
-    check_output_file("--json", json_file)
+    check_output_file("--json", json_file, overwrite=overwrite)
 
-    from plesio.core.files import write_whole
+    from plesio.report.charts.terminal import plain_table
     from plesio.runtime.checkpoints.catalogue import catalogue
 
     entries = catalogue(directory)
-    if json_file is not None:
-        write_whole(json_file, json.dumps([entry.to_json() for entry in entries], indent=1) + "\n")
-    console(plain=True).print(_table(entries, now_unix_s=time.time()))
+    show_found(plain_table(_table(entries, now_unix_s=time.time())))
     for entry in entries:
         if entry.fault is not None:
             typer.echo(f"{entry.path.name} cannot be used: {entry.fault}")
+    write_json(json_file, [entry.to_json() for entry in entries])
 
 
 def _table(entries: "Sequence[CatalogueEntry]", *, now_unix_s: float) -> "Table":
-    from rich.table import Table
-
+    from plesio.core.charts import Table
     from plesio.core.units import format_bytes, format_seconds
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("checkpoint", "step", "samples", "trained for", "policy", "in force", "workers", "size", "age"):
-        table.add_column(name, justify="left" if name in ("checkpoint", "policy", "in force") else "right")
+    rows = []
     for entry in entries:
         told, size = entry.manifest, format_bytes(entry.num_bytes)
         if told is None:
-            table.add_row(entry.path.name, *["–"] * 6, size, "–")
+            rows.append((entry.path.name, *["–"] * 6, size, "–"))
             continue
-        table.add_row(
-            entry.path.name,
-            f"{told.clock:,}",
-            f"{told.samples:,}",
-            format_seconds(told.elapsed_s),
-            told.policy,
-            told.stage,
-            str(told.num_workers),
-            size,
-            format_seconds(max(0.0, now_unix_s - told.created_unix_s)),
+        rows.append(
+            (
+                entry.path.name,
+                f"{told.clock:,}",
+                f"{told.samples:,}",
+                format_seconds(told.elapsed_s),
+                told.policy,
+                told.stage,
+                str(told.num_workers),
+                size,
+                format_seconds(max(0.0, now_unix_s - told.created_unix_s)),
+            )
         )
-    return table
+    headers = ("checkpoint", "step", "samples", "trained for", "policy", "in force", "workers", "size", "age")
+    return Table(title="", headers=headers, rows=rows)
 
 
 @app.command("verify", epilog="\b\nExamples:\n  plesio checkpoint verify runs/checkpoints")
@@ -138,13 +137,14 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the torch file goes.", show_default=False)],
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a checkpoint's tensors as a plain torch file.
 
     torch.load(FILE, weights_only=True) gives {"model": ..., "optimizer": ...}: what load_state_dict of an equal model
     and of an equal optimizer takes. For a grid it gives "model" alone, the mean over the groups.
     """
-    check_output_file("--out", out)
+    check_output_file("--out", out, overwrite=overwrite)
 
     from plesio.runtime.checkpoints.catalogue import newest
 

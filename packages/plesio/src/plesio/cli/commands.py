@@ -14,8 +14,9 @@ from plesio.cli import (
     calibrate,
     characterise,
     checkpoint,
+    clusters,
     compare,
-    explain,
+    listing,
     policies,
     probe,
     report,
@@ -27,6 +28,7 @@ from plesio.cli import (
     validate,
 )
 from plesio.cli.function_options import DerivedCommand
+from plesio.cli.old_names import NamedCommands
 from plesio.cli.plug_ins import add_commands, home_of
 from plesio.core.errors import PlesioError
 from plesio.core.logs import set_up_logging
@@ -40,33 +42,41 @@ app = typer.Typer(
     name="plesio",
     help="Train one PyTorch model with many workers under a consistency policy you choose, and measure what it costs.",
     epilog="`plesio COMMAND --help` explains a command and shows examples.",
-    add_completion=False,
+    cls=NamedCommands,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+lab = typer.Typer(
+    name="lab",
+    help="Measure this machine, networks, and how good predictions are.",
+    epilog="`plesio lab COMMAND --help` explains a command and shows examples.",
     rich_markup_mode=None,
 )
 app.command("compare", cls=DerivedCommand)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
 app.command("simulate", cls=DerivedCommand)(simulate.simulate)
 app.command("advise", cls=DerivedCommand)(advise.advise)
-app.command("calibrate", cls=DerivedCommand)(calibrate.calibrate)
-app.command("probe", epilog=probe.EXAMPLES)(probe.probe)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)
-app.command("characterise", epilog=characterise.EXAMPLES)(characterise.characterise)
-app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.command("report", epilog=report.EXAMPLES)(report.report)
-app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
-app.command("policies", epilog=policies.EXAMPLES)(policies.policies)
 app.add_typer(checkpoint.app)
-app.add_typer(testbed.app)
-app.command("tasks", epilog=tasks.EXAMPLES)(tasks.tasks)
+app.add_typer(listing.app)
+app.add_typer(lab)
+listing.add_kind("policies", policies.policies, count=policies.num_policies, examples=policies.EXAMPLES)
+listing.add_kind("tasks", tasks.tasks, count=tasks.num_tasks, examples=tasks.EXAMPLES)
+listing.add_kind("clusters", clusters.clusters, count=clusters.num_clusters, examples=clusters.EXAMPLES)
+lab.command("characterise", epilog=characterise.EXAMPLES)(characterise.characterise)
+lab.command("validate", epilog=validate.EXAMPLES)(validate.validate)
+lab.command("calibrate", cls=DerivedCommand)(calibrate.calibrate)
+lab.command("probe", epilog=probe.EXAMPLES)(probe.probe)
+lab.add_typer(testbed.app)
 add_commands(app)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        import plesio
 
-        typer.echo(f"plesio {version('plesio')}")
+        typer.echo(f"plesio {plesio.__version__}")
         raise typer.Exit
 
 
@@ -89,11 +99,12 @@ def invoke(args: Sequence[str]) -> int:
     """
     try:
         set_up_logging()
-        return app(list(args), standalone_mode=False) or 0
+        return app(list(args), prog_name="plesio", standalone_mode=False) or 0
     except PlesioError as error:
         _complain(str(error))
     except _UsageError as error:
-        _complain(home_of(next(iter(args), "")) or _usage(error))
+        words = args[1:] if args[:1] == ["list"] else args
+        _complain(home_of(next(iter(words), "")) or _usage(error))
     except (KeyboardInterrupt, typer.Abort):
         return 130
     return 2

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.terminal import do_runs, exit_code_of, show
+from plesio.cli.options import Calibration, Json, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.output_files import check_output_file, prepare_folder, write_json
+from plesio.cli.terminal import console, do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
-from plesio.core.files import make_writable
 
 if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
@@ -29,7 +28,6 @@ __all__ = [
     "WorldChoice",
     "compare",
     "load",
-    "prepare_folder",
     "print_results",
     "split_policies",
     "split_seeds",
@@ -93,6 +91,7 @@ def compare() -> Any:
         "out": (RunFolder, inspect.Parameter.empty),
         "resume": (Resume, False),
         "overwrite": (Overwrite, False),
+        "json_file": (Json, None),
         "world": (World, WorldChoice.PROCESS),
         "calibration": (Calibration, None),
     }
@@ -106,9 +105,11 @@ def _compare(
     out: Path,
     resume: bool,
     overwrite: bool,
+    json_file: Path | None,
     world: WorldChoice,
     calibration: Path | None,
 ) -> int:
+    check_output_file("--json", json_file, overwrite=overwrite or resume)
     loaded = load(recipe, given)
     if loaded.checkpoint is not None and not resume:  # what is in its folder is of runs that are to be done anew
         loaded = loaded.model_copy(update={"checkpoint": loaded.checkpoint.model_copy(update={"resume": "no"})})
@@ -141,7 +142,7 @@ def _compare(
         from plesio.bench.testbed_pool import check_for_testbed
 
         check_for_testbed(loaded)
-    prepare_folder(out, resume=resume, overwrite=overwrite)
+    prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
 
     from plesio.bench.compare import run_comparison
 
@@ -152,9 +153,10 @@ def _compare(
             **{f"--{'checkpoint' if name == 'folder' else name}": value for name, value in given.items()},
             "--world": None if world is WorldChoice.PROCESS else world.value,
             "--calibration": calibration,
+            "--json": json_file,
         },
     )
-    print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None)
+    print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None, json_file=json_file)
     return exit_code_of(runs)
 
 
@@ -187,17 +189,21 @@ def warn_of_code(recipe: Path, *, task: str) -> None:
         print(f'plesio: {recipe} names code, which runs with your rights: "{task}"', file=sys.stderr)
 
 
-def print_results(out: Path, *, cluster: "Cluster | None" = None) -> None:
-    """Write the report, print its table, sentences and advice, say where it is, and what prices assume of a cluster."""
+def print_results(out: Path, *, cluster: "Cluster | None" = None, json_file: Path | None = None) -> None:
+    """Write the report, print its table, sentences and advice, say where it is, and what prices assume of a cluster.
+
+    ``json_file`` gets the numbers.
+    """
     from plesio.report.build import build_report, read_comparison, read_operations
-    from plesio.report.table import render_comparison
+    from plesio.report.table import comparison_values, render_comparison
 
     page, comparison = build_report(out), read_comparison(out)
     shown = render_comparison(comparison, operations=read_operations(out, comparison))
     show(shown)
     if cluster is not None and cluster.assumes:
-        typer.echo(f"\n{cluster.assumes}")
+        console(plain=True).print(f"\n{cluster.assumes}")
     typer.echo(f"\n{page}")
+    write_json(json_file, comparison_values(comparison))
 
 
 def split_policies(text: str) -> list[str]:
@@ -225,29 +231,3 @@ def split_seeds(text: str) -> list[int]:
         return [int(part) for part in filter(None, re.split(r"[,\s]+", text))]
     except ValueError:
         raise ConfigError(f'--seeds "{text}": write whole numbers with commas between them, as in 0,1,2') from None
-
-
-def prepare_folder(out: Path, *, resume: bool, overwrite: bool, names: Sequence[str] = OUTPUT_NAMES) -> None:
-    """Make sure that ``out`` is a folder to write to; with ``overwrite``, remove what has these names from it.
-
-    Raises:
-        ConfigError: It holds something and the user did not say what to do with it, or it cannot be written to.
-    """
-    if resume and overwrite:
-        raise ConfigError("--resume keeps what is in the folder and --overwrite removes it: write one of them")
-    make_writable(out, "results")
-    try:
-        if any(out.iterdir()) and not (resume or overwrite):
-            raise ConfigError(f"{out} is not empty: add --resume to go on there, or --overwrite to start anew")
-        if overwrite:
-            for name in names:
-                _remove(out / name)
-    except OSError as error:
-        raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import typer
 __all__ = [
     "Arguments",
     "Calibration",
+    "Json",
     "Out",
     "Overwrite",
     "RecipeFile",
@@ -27,7 +28,7 @@ RunFolder = Annotated[
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The TOML file.", show_default=False)]
 Calibration = Annotated[
     Path | None,
-    typer.Option("--calibration", metavar="FILE", help="What plesio calibrate measured, for the virtual world."),
+    typer.Option("--calibration", metavar="FILE", help="What plesio lab calibrate measured, for the virtual world."),
 ]
 Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
 Slow = Annotated[
@@ -38,4 +39,5 @@ TaskOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Keep the finished runs in DIR, do the others.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier command left in --out DIR.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier command wrote there.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.", show_default=False)]

@@ -1,17 +1,24 @@
-"""Names of files that an option gives for what a command finds."""
+"""Files and folders that an option names for what a command finds; only ``--overwrite`` lets one be replaced."""
 
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+import typer
+
 from plesio.core.errors import ConfigError
+from plesio.core.files import make_writable, write_whole
 
-__all__ = ["check_output_file"]
+__all__ = ["check_output_file", "prepare_folder", "prepare_pages", "unused_folder", "write_json"]
 
 
-def check_output_file(option: str, path: Path | None) -> None:
+def check_output_file(option: str, path: Path | None, *, overwrite: bool) -> None:
     """Say what is wrong with a file's name before anything is measured; None is no file.
 
     Raises:
-        ConfigError: It is in no folder, or is one.
+        ConfigError: It is in no folder, or is one; or it is there, and is not to be overwritten.
     """
     if path is None:
         return
@@ -19,3 +26,65 @@ def check_output_file(option: str, path: Path | None) -> None:
         raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a folder; write a file's name")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{option} {path} is there already: add --overwrite to replace it, or write another name")
+
+
+def prepare_pages(out: Path | None, *names: str, overwrite: bool) -> None:
+    """Make sure that files with these names, and others beside them, can be written to ``--out``; None is nowhere.
+
+    Raises:
+        ConfigError: They cannot; or one is there, and is not to be overwritten.
+    """
+    if out is not None:
+        make_writable(out, "results")
+        for name in names:
+            check_output_file("--out", out / name, overwrite=overwrite)
+
+
+def prepare_folder(out: Path, *, resume: bool | None = None, overwrite: bool, names: Sequence[str]) -> None:
+    """Make sure that ``out`` is a folder to write to; with ``overwrite``, remove what has these names from it.
+
+    ``resume`` is None where a command cannot go on.
+
+    Raises:
+        ConfigError: It holds something and the user did not say what to do with it, or it cannot be written to.
+    """
+    if resume and overwrite:
+        raise ConfigError("--resume keeps what is in the folder and --overwrite removes it: write one of them")
+    make_writable(out, "results")
+    try:
+        if any(out.iterdir()) and not (resume or overwrite):
+            ways = (
+                "--overwrite to start anew"
+                if resume is None
+                else "--resume to go on there, or --overwrite to start anew"
+            )
+            raise ConfigError(f"{out} is not empty: add {ways}")
+        if overwrite:
+            for name in names:
+                _remove(out / name)
+    except OSError as error:
+        raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None
+
+
+def unused_folder(base: Path) -> Path:
+    """Return ``base``, or if it holds something the first of ``base-2``, ``base-3`` and so on that does not."""
+    names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
+    return next(path for path in names if not path.exists() or (path.is_dir() and not any(path.iterdir())))
+
+
+def write_json(path: Path | None, values: object) -> None:
+    """Write the numbers that ``--json`` asks for, and print the file's name; None is no file."""
+    if path is not None:
+        from plesio.core.records import to_json
+
+        write_whole(path, json.dumps(to_json(values), indent=1, allow_nan=False) + "\n")
+        typer.echo(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

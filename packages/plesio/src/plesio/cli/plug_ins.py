@@ -1,8 +1,9 @@
 """Commands that other packages add to ``plesio``, by the entry points of their distributions.
 
 An entry point of the group ``plesio.commands`` names a function that takes the `typer.Typer` of ``plesio`` and adds a
-command to it. One of the group ``plesio.validations`` names what ``plesio validate`` can do besides: a function of the
-file for JSON and of the folder for the page, each None where not asked for, that returns the exit status.
+command to it. One of the group ``plesio.validations`` names what ``plesio lab validate`` can do besides: a function of
+the file for JSON and of the folder for the page, each None where not asked for, and of whether to overwrite them; it
+returns the exit status.
 """
 
 import sys
@@ -14,7 +15,7 @@ from plesio.core.errors import PlesioError
 
 __all__ = ["add_commands", "home_of", "plug_ins"]
 
-_PLANNING = ("bound", "estimate", "estimator", "study")
+_PLANNING = ("bound", "bounds", "chapter", "estimate", "estimator", "statements", "studies", "study")
 
 
 def plug_ins(group: str) -> dict[str, EntryPoint]:
@@ -31,8 +32,8 @@ def add_commands(app: typer.Typer) -> None:
             print(f"plesio: warning: the command `{name}` of {entry.value} cannot be loaded: {error}", file=sys.stderr)
 
 
-def home_of(command: str) -> str:
-    """Say how to get a command of plesio-planning where that is not installed; empty for any other word."""
-    if command in _PLANNING and command not in {**plug_ins("plesio.commands"), **plug_ins("plesio.validations")}:
-        return f"plesio-planning has `{command}`: pip install plesio-planning"
+def home_of(word: str) -> str:
+    """Say how to get what plesio-planning has where that is not installed; empty for any other word."""
+    if word in _PLANNING and "study" not in plug_ins("plesio.commands"):
+        return f"plesio-planning has `{word}`: pip install plesio-planning"
     return ""

@@ -1,15 +1,16 @@
-"""`plesio policies`: the consistency policies, one line each, and the options of a grid and of adaptive."""
+"""`plesio list policies`: the consistency policies, one line each, and the options of a grid and of adaptive."""
 
 import dataclasses
 from collections.abc import Mapping
 
-import typer
+from plesio.cli.listing import Lists, tell
+from plesio.cli.options import Json, Overwrite
 
-__all__ = ["EXAMPLES", "policies"]
+__all__ = ["EXAMPLES", "num_policies", "policies"]
 
 EXAMPLES = """\b
 Examples:
-  plesio policies
+  plesio list policies
   plesio compare recipes/demo.toml --out runs/two --policies bsp,ssp:8
   plesio compare recipes/grid.toml --out runs/grid --world virtual
 \b
@@ -29,28 +30,37 @@ bsp,hook=fp16, bf16 and powersgd:2 are torch's own hooks of DDP, and
 post_local_sgd is torch's own, to be compared with."""
 
 
-def policies() -> None:
+def policies(json_file: Json = None, overwrite: Overwrite = False) -> None:
     """List the policies and the options they take.
 
     A policy says how far workers may drift apart, and how their updates count.
     """
+    tell(_lists(), json_file=json_file, overwrite=overwrite)
+
+
+def num_policies() -> int:
+    return len(_lines())
+
+
+def _lists() -> Lists:
     from plesio.core.inputs import explanations
-    from plesio.policies import ALIASES, POLICY_HELP
     from plesio.policies.adaptive.numbers import Numbers, Options
     from plesio.policies.fields import as_text
-    from plesio.policies.grid import GRID_HELP, GRID_OPTIONS
+    from plesio.policies.grid import GRID_OPTIONS
 
-    lines = {**POLICY_HELP, "grid": GRID_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}
-    _print(lines)
-    typer.echo("\nOptions of a grid, as in grid:2x4,mixing=ring,every=4:")
-    _print(GRID_OPTIONS, indent="  ")
-    typer.echo("\nOptions of adaptive, as in adaptive,price=0.03,store=off:")
     meanings = explanations(Numbers, "Attributes") | explanations(Options, "Attributes")
     options = {f"{one.name}={as_text(one.default)}": meanings[one.name] for one in dataclasses.fields(Options)}
-    _print({default: meaning.replace("`", "").rstrip(".") for default, meaning in options.items()}, indent="  ")
+    return {
+        "Policies": _lines(),
+        "Options of a grid, as in grid:2x4,mixing=ring,every=4": GRID_OPTIONS,
+        "Options of adaptive, as in adaptive,price=0.03,store=off": {
+            default: meaning.replace("`", "").rstrip(".") for default, meaning in options.items()
+        },
+    }
 
 
-def _print(lines: Mapping[str, str], *, indent: str = "") -> None:
-    width = max(map(len, lines))
-    for name, explanation in lines.items():
-        typer.echo(f"{indent}{name:<{width}}  {explanation}")
+def _lines() -> Mapping[str, str]:
+    from plesio.policies import ALIASES, POLICY_HELP
+    from plesio.policies.grid import GRID_HELP
+
+    return {**POLICY_HELP, "grid": GRID_HELP, **{name: f"another name of {spec}" for name, spec in ALIASES.items()}}

@@ -1,12 +1,12 @@
-"""`plesio probe`: the network between the hosts, and the plan that fits it."""
+"""`plesio lab probe`: the network between the hosts, and the plan that fits it."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.output_files import check_output_file
+from plesio.cli.options import Json, Overwrite
+from plesio.cli.output_files import check_output_file, write_json
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
@@ -21,10 +21,10 @@ __all__ = ["EXAMPLES", "probe"]
 
 EXAMPLES = """\b
 Examples:
-  plesio probe --workers 4
+  plesio lab probe --workers 4
   torchrun --nnodes 8 --nproc-per-node 1 --node-rank R
       --master-addr HOST --master-port 29500
-      -m plesio.cli.main probe --out cluster.toml --page probe.html
+      -m plesio lab probe --out cluster.toml --page probe.html
   plesio simulate digits --cluster cluster.toml --workers 8
 \b
 On a cluster, start it on every host, once on each; rank 0 prints and writes.
@@ -42,8 +42,9 @@ def probe(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where a cluster file goes, for --cluster FILE.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all numbers go.")] = None,
     page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Where an HTML page goes.")] = None,
+    json_file: Json = None,
+    overwrite: Overwrite = False,
 ) -> int:
     """Measure the links between hosts, find racks, plan the order.
 
@@ -52,7 +53,9 @@ def probe(
     """
     num_bytes = parse_bytes(size)
     for option, path in (("--out", out), ("--json", json_file), ("--page", page)):
-        _check_file(option, path)
+        check_output_file(option, path, overwrite=overwrite)
+    if out is not None and out.suffix != ".toml":
+        raise ConfigError(f"--out {out}: a cluster file's name ends in .toml, or --cluster would not read it")
 
     from plesio.runtime.worker.environment import WorkerPlace
 
@@ -77,15 +80,13 @@ def probe(
     planned = plan(measured.topology, num_bytes=num_bytes)
     if out is not None:
         write_whole(out, cluster_text(planned, name=out.stem))
-    if json_file is not None:
-        values: dict[str, Any] = {**measured.to_json(), "plan": planned.to_json()}
-        write_whole(json_file, json.dumps(values, indent=1) + "\n")
     if page is not None:
         write_whole(page, render_probe_page(measured, planned))
     show(render_probe(measured, planned))
-    for path in (out, json_file, page):
+    for path in (out, page):
         if path is not None:
             typer.echo(path)
+    write_json(json_file, {**measured.to_json(), "plan": planned.to_json()})
     return 0
 
 
@@ -107,10 +108,3 @@ def _measure(place: "WorkerPlace | None", workers: int | None) -> "Probe":
             return probe_here(place, on_step=on_step)
         assert workers is not None
         return probe_locally(workers, on_step=on_step)
-
-
-def _check_file(option: str, path: Path | None) -> None:
-    """Refuse a wrong file name before anything is measured."""
-    check_output_file(option, path)
-    if path is not None and option == "--out" and path.suffix != ".toml":
-        raise ConfigError(f"{option} {path}: a cluster file's name ends in .toml, or --cluster would not read it")

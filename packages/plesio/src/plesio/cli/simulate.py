@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plesio.cli.compare import OUTPUT_NAMES, print_results
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Arguments, Calibration, Overwrite, Slow, TaskOption
+from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, TaskOption
+from plesio.cli.output_files import check_output_file, prepare_folder, unused_folder
 from plesio.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ docs/recipes.md explains the keys: those of [workers] in a recipe."""
 Table = dict[str, object]
 """A table of a recipe."""
 
+FOLDER = Path("runs/simulation")
+
 STEP_TIME = "20 ms"
 """The duration of a step on a machine that was not measured."""
 
@@ -70,7 +74,9 @@ FLAGS: Mapping[tuple[str, ...], str] = {
 
 
 What = Annotated[str, typer.Argument(metavar="TASK|SCRIPT", help="A task's name, or a .py file.", show_default=False)]
-Policy = Annotated[str, typer.Option("--policy", metavar="POLICY", help="A policy, as `plesio policies` lists them.")]
+Policy = Annotated[
+    str, typer.Option("--policy", metavar="POLICY", help="A policy, as `plesio list policies` lists them.")
+]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", help="Seed of the parameters, the order of samples and the step times.")
 ]
@@ -81,7 +87,7 @@ Join = Annotated[list[str] | None, typer.Option("--join", metavar="TIME", help="
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="DIR", help="Folder for results.json, traces and report.html; else runs/simulation, anew."
+        "--out", metavar="DIR", help="Folder for results.json, traces and report.html; else a new one in runs."
     ),
 ]
 SUMMARY = """Train on virtual workers, in virtual time, in this process.
@@ -105,6 +111,7 @@ def simulate() -> Any:
         "calibration": (Calibration, None),
         "out": (Folder, None),
         "overwrite": (Overwrite, False),
+        "json_file": (Json, None),
     }
     return command_of("plesio simulate", _inputs(), _simulate, summary=SUMMARY, more=more, examples=EXAMPLES)
 
@@ -145,13 +152,14 @@ def _simulate(
     calibration: Path | None,
     out: Path | None,
     overwrite: bool,
+    json_file: Path | None,
 ) -> int:
-    from plesio.cli.compare import print_results
     from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost import calibration as calibrations
     from plesio.cost.cluster import parse_cluster
     from plesio.policies.grid import canonical_spec
 
+    check_output_file("--json", json_file, overwrite=overwrite)
     spec = canonical_spec(policy)
     count = _count(spec, given.get("count"))
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
@@ -165,8 +173,8 @@ def _simulate(
         **({"cluster": given["cluster"]} if "cluster" in given else {}),
         **{key: _pairs(f"--{key}", given[key], example=EXAMPLE_TABLES[key]) for key in EXAMPLE_TABLES if key in given},
     }
-    overwrite = overwrite or out is None
-    out = out or Path("runs/simulation")
+    if out is None:
+        out = FOLDER if overwrite else unused_folder(FOLDER)
     batch_size, target = given.get("batch_size"), given.get("target")
     checkpoint = checkpoint_table(given)
     # a file alone is a script; with a colon it names a task in a file
@@ -201,7 +209,8 @@ def _simulate(
             **({"checkpoint": checkpoint} if checkpoint else {}),
         }
         runs = _simulate_task(recipe, calibration=measured, out=out, overwrite=overwrite)
-    print_results(out, cluster=parse_cluster(given["cluster"]) if "cluster" in given else None)
+    cluster = parse_cluster(given["cluster"]) if "cluster" in given else None
+    print_results(out, cluster=cluster, json_file=json_file)
     if any(run.status == "interrupted" for run in runs):
         raise KeyboardInterrupt
     return 1 if any(run.status != "finished" for run in runs) else 0
@@ -225,12 +234,11 @@ def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path,
     from plesio.bench.compare import run_comparison
     from plesio.bench.recipe import make_recipe
     from plesio.bench.virtual_pool import VirtualPool
-    from plesio.cli.compare import prepare_folder
     from plesio.cli.progress_display import progress_display
 
     recipe = make_recipe(table, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
     VirtualPool(recipe, calibration=calibration)  # whatever is wrong is said before anything is removed
-    prepare_folder(out, resume=False, overwrite=overwrite)
+    prepare_folder(out, overwrite=overwrite, names=OUTPUT_NAMES)
     with progress_display() as progress:
         return run_comparison(
             recipe, out=out, resume=False, progress=progress, world="virtual", calibration=calibration
@@ -251,7 +259,6 @@ def _simulate_script(
     from plesio.bench.progress import RunLabel, RunSnapshot
     from plesio.bench.recipe import make_workers
     from plesio.bench.simulate import VirtualScript
-    from plesio.cli.compare import prepare_folder
     from plesio.cli.progress_display import progress_display
     from plesio.core.results import write_results
     from plesio.policies.grid import GridSetting, is_grid
@@ -265,7 +272,7 @@ def _simulate_script(
         calibration.check_workers(section.count)
     told = VirtualScript(path=script, arguments=arguments, workers=section, calibration=calibration)
     # whatever is wrong has been said before anything is removed
-    prepare_folder(out, resume=False, overwrite=overwrite)
+    prepare_folder(out, overwrite=overwrite, names=OUTPUT_NAMES)
     with progress_display() as progress:
         progress.run_started(RunLabel(policy=policy, seed=seed, number=1, num_runs=1), num_samples=None)
 

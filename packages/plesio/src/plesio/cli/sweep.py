@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plesio.cli.compare import load, prepare_folder, split_policies
+from plesio.cli.compare import load, split_policies
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Calibration, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.options import Calibration, Json, Overwrite, RecipeFile, Resume, RunFolder
+from plesio.cli.output_files import check_output_file, prepare_folder, write_json
 from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
@@ -92,6 +93,7 @@ def sweep() -> Any:
         "calibration": (Calibration, None),
         "resume": (Resume, False),
         "overwrite": (Overwrite, False),
+        "json_file": (Json, None),
     }
     return command_of("plesio sweep", inputs, _sweep, summary=SUMMARY, more=more, examples=EXAMPLES)
 
@@ -108,7 +110,9 @@ def _sweep(
     calibration: Path | None,
     resume: bool,
     overwrite: bool,
+    json_file: Path | None,
 ) -> int:
+    check_output_file("--json", json_file, overwrite=overwrite or resume)
     chosen_bandwidths = split_bandwidths(bandwidths)
 
     from plesio.cost import calibration as calibrations
@@ -136,6 +140,7 @@ def _sweep(
         **{f"--{name}": given.get(name) for name in ("seeds", "target", "cluster")},
         "--world": None if world is SweptWorld.VIRTUAL else world.value,
         "--calibration": calibration,
+        "--json": json_file,
     }
     done = do_runs(
         partial(run_plan, plan, out=out, resume=resume),
@@ -144,17 +149,18 @@ def _sweep(
     )
     assert loaded.workers.cluster is not None, "planned"
     swept = dict(zip(chosen_bandwidths, done.values(), strict=True))
-    _show(swept, network=describe_network(loaded.workers.cluster), page=out / "report.html")
+    _show(swept, network=describe_network(loaded.workers.cluster), page=out / "report.html", json_file=json_file)
     return exit_code_of(run for runs in swept.values() for run in runs)
 
 
-def _show(swept: "Mapping[str, Sequence[RunResult]]", *, network: str, page: Path) -> None:
-    from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep
+def _show(swept: "Mapping[str, Sequence[RunResult]]", *, network: str, page: Path, json_file: Path | None) -> None:
+    from plesio.report.sweep import render_sweep, render_sweep_page, summarise_sweep, sweep_values
 
     result = summarise_sweep(swept, network=network)
     write_whole(page, render_sweep_page(result))
     show(render_sweep(result))
     typer.echo(f"\n{page}")
+    write_json(json_file, sweep_values(result))
 
 
 def split_bounds(text: str) -> list[str]:

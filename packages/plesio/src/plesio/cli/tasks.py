@@ -1,31 +1,37 @@
-"""`plesio tasks`: the tasks of the catalogue, one line each."""
+"""`plesio list tasks`: the tasks of the catalogue, one line each."""
 
 import ast
 from importlib.util import find_spec
 from pathlib import Path
 
-import typer
+from plesio.cli.listing import tell
+from plesio.cli.options import Json, Overwrite
 
-__all__ = ["EXAMPLES", "tasks"]
+__all__ = ["EXAMPLES", "num_tasks", "tasks"]
 
 EXAMPLES = """\b
 Examples:
-  plesio tasks
+  plesio list tasks
 \b
 A recipe names one of them, or your own: name = "my_module:make_task" or
 name = "my_task.py:make_task" (beside the recipe)."""
 
 
-def tasks() -> None:
+def tasks(json_file: Json = None, overwrite: Overwrite = False) -> None:
     """List the tasks that a recipe can name.
 
     A task is a model with its data, loss, metric and optimizer.
     """
     from plesio.tasks.load import TASKS
 
-    width = max(map(len, TASKS))
-    for name, origin in TASKS.items():
-        typer.echo(f"{name:<{width}}  {_explanation(origin)}")
+    lines = {name: _explanation(origin) for name, origin in TASKS.items()}
+    tell({"tasks": lines}, json_file=json_file, overwrite=overwrite)
+
+
+def num_tasks() -> int:
+    from plesio.tasks.load import TASKS
+
+    return len(TASKS)
 
 
 def _explanation(origin: str) -> str:

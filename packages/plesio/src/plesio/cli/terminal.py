@@ -1,6 +1,8 @@
 """Output of commands: renderables, as wide as the terminal, and how their runs ended."""
 
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
 
     from plesio.core.results import RunResult
 
-__all__ = ["console", "do_runs", "exit_code_of", "show"]
+__all__ = ["columns", "console", "do_runs", "exit_code_of", "show"]
 
 Done = TypeVar("Done")
 
@@ -18,12 +20,19 @@ PLAIN_WIDTH = 140
 """Characters of a line where no terminal tells its width."""
 
 
+def columns() -> int | None:
+    """Return the characters of a line, as the terminal or ``COLUMNS`` says; None where neither does."""
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isdecimal() and int(told) else None
+
+
 def console(*, plain: bool = False) -> "Console":
     """Make a console for standard output; a ``plain`` one prints texts as they are."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(width=width, highlight=not plain, markup=not plain)
+    return Console(width=columns() or PLAIN_WIDTH, highlight=not plain, markup=not plain)
 
 
 def show(what: "RenderableType") -> None:

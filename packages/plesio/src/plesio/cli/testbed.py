@@ -1,6 +1,5 @@
-"""`plesio testbed`: the hosts of a cluster, made on this machine, for scripts that run there."""
+"""`plesio lab testbed`: the hosts of a cluster, made on this machine, for scripts that run there."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -8,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.terminal import console
+from plesio.cli.options import Json, Overwrite
+from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ __all__ = ["EXAMPLES", "app", "prepare_for_hosts"]
 
 EXAMPLES = """\b
 Examples:
-  plesio testbed run --cluster 4x1gbe train.py
-  plesio testbed up 2-racks --name racks
-  plesio testbed run --on racks train.py
-  plesio testbed status
-  plesio testbed clean racks
+  plesio lab testbed run --cluster 4x1gbe train.py
+  plesio lab testbed up 2-racks --name racks
+  plesio lab testbed run --on racks train.py
+  plesio lab testbed status
+  plesio lab testbed clean racks
 \b
 A recipe runs there with plesio compare --world testbed. Needs root, and Debian's iproute2."""
 
@@ -54,18 +55,24 @@ def prepare_for_hosts() -> None:
     os.environ.update(QUIET)
 
 
-@app.command("up", epilog="\b\nExamples:\n  plesio testbed up 4x1gbe\n  plesio testbed up mine.toml --name mine")
+@app.command(
+    "up", epilog="\b\nExamples:\n  plesio lab testbed up 4x1gbe\n  plesio lab testbed up mine.toml --name mine"
+)
 def up(
     cluster: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A cluster, or a file that describes one.")],
     name: Annotated[str | None, typer.Option("--name", help="What to call it; else as the cluster is called.")] = None,
     cores_per_host: Cores = None,
     jitter: Jitter = "0 s",
+    json_file: Json = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make a testbed that stays until `clean`.
 
     Every host is a network namespace, every rack a bridge; links have the bandwidth and latency of the cluster.
-    `plesio testbed run` keeps to a host's limits of cores and memory; a command by `ip netns exec` is outside them.
+    `plesio lab testbed run` keeps to a host's limits of cores and memory; a command by `ip netns exec` is outside them.
     """
+    check_output_file("--json", json_file, overwrite=overwrite)
+
     from plesio.core.units import parse_seconds
     from plesio.cost.cluster import parse_cluster
     from plesio.testbed.held import Wish, hold
@@ -81,13 +88,14 @@ def up(
     print(f"{record.name}: {len(record.hosts)} hosts")
     for number, host in enumerate(record.hosts):
         print(f"  host {number}  rack {host.rack}  {host.address:<12}  ip netns exec {host.namespace} ...")
+    write_json(json_file, _values(record))
 
 
 @app.command(
     "run",
     context_settings={"allow_interspersed_args": False},
-    epilog="\b\nExamples:\n  plesio testbed run --cluster 4x1gbe train.py --epochs 3\n"
-    "  plesio testbed run --on racks --workers 4 train.py",
+    epilog="\b\nExamples:\n  plesio lab testbed run --cluster 4x1gbe train.py --epochs 3\n"
+    "  plesio lab testbed run --on racks --workers 4 train.py",
 )
 def run(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python file.", show_default=False)],
@@ -137,23 +145,27 @@ def run(
     return launch(script, args or [], num_workers=workers or record.num_slots, site=record)
 
 
-@app.command("status", epilog="\b\nExamples:\n  plesio testbed status\n  plesio testbed status --json testbeds.json")
+@app.command(
+    "status", epilog="\b\nExamples:\n  plesio lab testbed status\n  plesio lab testbed status --json testbeds.json"
+)
 def status(
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Where all values go.")] = None,
+    json_file: Json = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """List the testbeds that are there, and what has gone through their hosts' interfaces."""
+    check_output_file("--json", json_file, overwrite=overwrite)
+
     from plesio.testbed.held import held
 
     records = held()
-    if json_file is not None:
-        json_file.write_text(json.dumps([_values(record) for record in records], indent=1) + "\n", encoding="utf-8")
     if not records:
         print("no testbeds")
     for record in records:
         _show(record)
+    write_json(json_file, [_values(record) for record in records])
 
 
-@app.command("clean", epilog="\b\nExamples:\n  plesio testbed clean\n  plesio testbed clean racks")
+@app.command("clean", epilog="\b\nExamples:\n  plesio lab testbed clean\n  plesio lab testbed clean racks")
 def clean(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One that is held; else only leftovers.", show_default=False)
@@ -199,16 +211,16 @@ def _values(record: "TestbedRecord") -> dict[str, object]:
 
 
 def _show(record: "TestbedRecord") -> None:
-    from rich.table import Table
-
+    from plesio.core.charts import Table
     from plesio.core.units import format_bytes, format_seconds
+    from plesio.report.charts.terminal import plain_table
 
     since = format_seconds(time.time() - record.created_unix_s)
-    table = Table("host", "rack", "address", "sent", "received", "namespace", title_justify="left", box=None)
+    rows = []
     for number, host in enumerate(record.hosts):
         traffic = host.traffic()
-        row = (format_bytes(traffic.sent), format_bytes(traffic.received), host.namespace)
-        table.add_row(str(number), str(host.rack), host.address, *row)
-    terminal = console()
-    terminal.print(f"{record.name}: cluster {record.cluster}, held by process {record.owner_pid} for {since}")
-    terminal.print(table)
+        sent, received = format_bytes(traffic.sent), format_bytes(traffic.received)
+        rows.append((str(number), str(host.rack), host.address, sent, received, host.namespace))
+    headers = ("host", "rack", "address", "sent", "received", "namespace")
+    show(f"{record.name}: cluster {record.cluster}, held by process {record.owner_pid} for {since}")
+    show(plain_table(Table(title="", headers=headers, rows=rows)))

@@ -1,6 +1,5 @@
-"""`plesio validate`: how far predictions are from this machine's runs, or estimates from what others published."""
+"""`plesio lab validate`: how far predictions are from this machine's runs, or estimates from what others published."""
 
-import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.output_files import check_output_file
+from plesio.cli.options import Json, Overwrite
+from plesio.cli.output_files import check_output_file, prepare_folder, write_json
 from plesio.cli.plug_ins import home_of, plug_ins
 from plesio.cli.terminal import show
 from plesio.cli.testbed import prepare_for_hosts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plesio.bench.validate import ValidationSetting
     from plesio.core.predictions import Prediction
 
-__all__ = ["EXAMPLES", "PAGE", "validate", "write_json"]
+__all__ = ["EXAMPLES", "PAGE", "validate"]
 
 WORLDS = "worlds"
 
@@ -39,11 +39,11 @@ OUTPUT_NAMES = ("calibration", "process", "testbed", "virtual", PAGE)
 
 EXAMPLES = """\b
 Examples:
-  plesio validate
-  plesio validate --json errors.json --seeds 0 --policies bsp,asp
-  plesio validate --resume
-  plesio validate --world testbed --out runs/testbed
-  plesio validate estimator --out runs/estimator
+  plesio lab validate
+  plesio lab validate --json errors.json --seeds 0 --policies bsp,asp
+  plesio lab validate --resume
+  plesio lab validate --world testbed --out runs/testbed
+  plesio lab validate estimator --out runs/estimator
 \b
 Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
 
@@ -59,11 +59,9 @@ def validate(
     ] = WORLDS,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation, anew."),
+        typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation."),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write rows and summary as JSON.", show_default=False)
-    ] = None,
+    json_file: Json = None,
     world: Annotated[
         MeasuredWorld,
         typer.Option(
@@ -77,9 +75,7 @@ def validate(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove an earlier validation from --out DIR.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> int:
     """Predict what can be measured, and show the errors.
 
@@ -90,25 +86,26 @@ def validate(
 
     estimator: step times and memory of language models on up to 16384 accelerators, beside what their authors reported
     and a constant utilisation, with every family of models and every program left out of the calibration in turn. It
-    takes --json and --out, and no other option.
+    takes --out, --json and --overwrite, and no other option.
     """
     plugged = plug_ins("plesio.validations")
     if what not in (WORLDS, *plugged):
         raise ConfigError(f'validate "{what}"; {home_of(what) or nearest(what, (WORLDS, *plugged))}')
     if what != WORLDS:
-        if policies is not None or seeds != SEEDS or resume or overwrite or world is not MeasuredWorld.PROCESS:
-            raise ConfigError(f"validate {what} does no runs; leave out all options but --out and --json")
-        return int(plugged[what].load()(json_file, out=out))
-    from plesio.cli.compare import prepare_folder
-
+        if policies is not None or seeds != SEEDS or resume or world is not MeasuredWorld.PROCESS:
+            raise ConfigError(f"validate {what} does no runs; leave out all options but --out, --json and --overwrite")
+        return int(plugged[what].load()(json_file, out=out, overwrite=overwrite))
     settings = _settings(world, policies=policies, seeds=seeds)  # whatever is wrong is said before anything is removed
-    check_output_file("--json", json_file)
-    overwrite = overwrite or (out is None and not resume)
+    check_output_file("--json", json_file, overwrite=overwrite or resume)
     out = out or Path("runs/validation")
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
     predictions = _measured(settings, world, out=out)
-    _show(predictions, json_file)
+    from plesio.core.predictions import predictions_to_json
+    from plesio.report.validation import render_validation
+
+    show(render_validation(predictions))
     typer.echo(f"\n{out / PAGE}")
+    write_json(json_file, predictions_to_json(predictions))
     return 0
 
 
@@ -137,17 +134,3 @@ def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, 
         )
     write_whole(out / PAGE, render_validation_page(predictions))
     return predictions
-
-
-def _show(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
-    from plesio.report.validation import render_validation
-
-    write_json(predictions, json_file)
-    show(render_validation(predictions))
-
-
-def write_json(predictions: "Sequence[Prediction]", json_file: Path | None) -> None:
-    from plesio.core.predictions import predictions_to_json
-
-    if json_file is not None:
-        write_whole(json_file, json.dumps(predictions_to_json(predictions), indent=1) + "\n")

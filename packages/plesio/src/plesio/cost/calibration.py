@@ -1,4 +1,4 @@
-"""The measurements of `plesio calibrate` on a machine, and the predictions that follow from them.
+"""The measurements of `plesio lab calibrate` on a machine, and the predictions that follow from them.
 
 Theory. A worker's exchange with a server (a push and the pull that follows) takes the processor of the worker and that
 of the server, one after the other, and two messages' way between them. All three are lines in the size S of the
@@ -101,11 +101,11 @@ class Calibration:
     def check_task(self, name: str, *, num_parameters: int) -> None:
         """Raise `ConfigError` unless it is of this task, with these options."""
         if name != self.task:
-            raise ConfigError(f"the calibration is of task {self.task}, and not of {name}; plesio calibrate {name}")
+            raise ConfigError(f"the calibration is of task {self.task}, and not of {name}; plesio lab calibrate {name}")
         if num_parameters != self.num_parameters:
             raise ConfigError(
                 f"the calibration is of a model with {self.num_parameters:,} parameters, this {name} has "
-                f"{num_parameters:,}; calibrate with the recipe (plesio calibrate RECIPE.toml)"
+                f"{num_parameters:,}; calibrate with the recipe (plesio lab calibrate RECIPE.toml)"
             )
 
     def check_workers(self, count: int) -> None:
@@ -113,7 +113,7 @@ class Calibration:
         if count != self.num_workers:
             raise ConfigError(
                 f"the calibration is of {self.num_workers} workers on one machine, not of {count}; "
-                f"plesio calibrate --workers {count}, or name a --cluster"
+                f"plesio lab calibrate --workers {count}, or name a --cluster"
             )
 
     def costs(self, batch_size: int, *, where: Where = "here") -> HostCosts:
@@ -198,17 +198,17 @@ class Calibration:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise DataError(f"there is no calibration {path}; plesio calibrate writes one") from None
+            raise DataError(f"there is no calibration {path}; plesio lab calibrate writes one") from None
         except (OSError, ValueError) as error:
             raise DataError(f"cannot read the calibration {path}: {reason_of(error)}") from None
         if not isinstance(data, dict) or data.pop("schema", None) != CALIBRATION_SCHEMA_VERSION:
             raise DataError(
-                f"{path} is no calibration of schema {CALIBRATION_SCHEMA_VERSION}; plesio calibrate makes one"
+                f"{path} is no calibration of schema {CALIBRATION_SCHEMA_VERSION}; plesio lab calibrate makes one"
             )
         try:
             calibration: Self = from_values(data, cls)
         except DataError as error:
-            raise DataError(f"{path} is no calibration: {error}; plesio calibrate makes one") from None
+            raise DataError(f"{path} is no calibration: {error}; plesio lab calibrate makes one") from None
         return calibration
 
 

@@ -1,7 +1,7 @@
 """Cluster files: from TOML to the fields of `plesio.cost.cluster.Cluster` and its links, key by key.
 
 How a value is written is said here; which clusters are possible is checked by the dataclasses themselves. What
-`plesio probe` has measured pair by pair, the table ``[probe]``, is passed over here (`plesio.cost.topology_file`).
+`plesio lab probe` has measured pair by pair, the table ``[probe]``, is passed over here (`plesio.cost.topology_file`).
 """
 
 import tomllib

@@ -14,7 +14,7 @@ LEAST_SERVED_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """Seconds of processor time. The defaults are a typical machine's; `plesio calibrate` measures one.
+    """Seconds of processor time. The defaults are a typical machine's; `plesio lab calibrate` measures one.
 
     Attributes:
         pack_s: Seconds that a worker takes for any update or parameters, large or small.

@@ -1,4 +1,4 @@
-"""Measurements of `plesio probe` between hosts, as data; `plesio.bench.probe` measures them."""
+"""Measurements of `plesio lab probe` between hosts, as data; `plesio.bench.probe` measures them."""
 
 import dataclasses
 import math

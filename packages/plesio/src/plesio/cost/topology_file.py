@@ -61,7 +61,7 @@ def cluster_text(plan: Plan, *, name: str = "probed") -> str:
     topology = reordered(plan.topology, plan.rank_order)
     inside_s, between_s = _latencies_s(topology)
     lines = [
-        "# Measured by plesio probe. Hosts are in the planned order: ranks fill them one after the other.",
+        "# Measured by plesio lab probe. Hosts are in the planned order: ranks fill them one after the other.",
         f"name = {_quoted(name)}",
         f"hosts = {topology.matrix.num_hosts}",
         f"racks = {topology.num_racks}",
@@ -99,20 +99,22 @@ def _probe_table(topology: Topology) -> list[str]:
 
 
 def read_topology(path: Path) -> Topology:
-    """Read the topology in a cluster file that `plesio probe` wrote; raise `ConfigError` where there is none."""
+    """Read the topology in a cluster file that `plesio lab probe` wrote; raise `ConfigError` where there is none."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no cluster file {path}; plesio probe --out {path} writes one") from None
+        raise ConfigError(f"there is no cluster file {path}; plesio lab probe --out {path} writes one") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read the cluster {path}: {reason_of(error)}") from None
     if "probe" not in document:
-        raise ConfigError(f"{path} has no [probe]: it was not measured; plesio probe --out FILE writes one that was")
+        raise ConfigError(
+            f"{path} has no [probe]: it was not measured; plesio lab probe --out FILE writes one that was"
+        )
     try:
         return _topology(document["probe"])
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ConfigError(f"{path}: [probe]: {what}; plesio probe --out FILE writes it anew") from None
+        raise ConfigError(f"{path}: [probe]: {what}; plesio lab probe --out FILE writes it anew") from None
 
 
 def _topology(table: Mapping[str, Any]) -> Topology:

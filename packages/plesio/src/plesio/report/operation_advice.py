@@ -1,6 +1,6 @@
 """Advice on how a run went: a sentence for each rule of practice that it breaks, with its figures.
 
-The thresholds are those of the text's operational rules (`plesio bound chapter rules`): communication above 30 % of
+The thresholds are those of the text's operational rules (`plesio list chapter rules`): communication above 30 % of
 the time, computing below 60 %, a p99 of the steps above 1.2 times their p50. That a slow worker needs shares, and
 delays that pass need slack, is this project's own finding (`docs/planning/studies/consistency.md`).
 """

@@ -6,6 +6,7 @@ A policy counts as having reached the target at a bandwidth when every seed did;
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,8 +21,17 @@ from plesio.report.model import Comparison
 from plesio.report.page_frame import render_document
 from plesio.report.sentences import listed, ratio_text, seeds_text
 from plesio.report.summarise import compare_runs
+from plesio.report.table import comparison_values
 
-__all__ = ["Sweep", "render_sweep", "render_sweep_page", "summarise_sweep", "sweep_charts_of", "sweep_sentences"]
+__all__ = [
+    "Sweep",
+    "render_sweep",
+    "render_sweep_page",
+    "summarise_sweep",
+    "sweep_charts_of",
+    "sweep_sentences",
+    "sweep_values",
+]
 
 CLOSE = 1.1
 """Times within this factor of each other are told as equal."""
@@ -57,6 +67,12 @@ def summarise_sweep(runs: Mapping[str, Sequence[RunResult]], *, network: str) ->
         DataError: The runs of a bandwidth cannot be compared.
     """
     return Sweep(comparisons={name: compare_runs(of_it) for name, of_it in runs.items()}, network=network)
+
+
+def sweep_values(sweep: Sweep) -> dict[str, Any]:
+    """Return the numbers of a sweep as JSON values: the comparison at each bandwidth."""
+    comparisons = {bandwidth: comparison_values(one) for bandwidth, one in sweep.comparisons.items()}
+    return {"network": sweep.network, "comparisons": comparisons}
 
 
 def sweep_sentences(sweep: Sweep) -> list[str]:

@@ -1,22 +1,24 @@
-"""The comparison in a terminal: one row a policy, then a sentence each."""
+"""The comparison in a terminal, one row a policy, then a sentence each; and its numbers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from plesio.core.charts import Table
+from plesio.core.records import to_json
 from plesio.core.units import format_bytes
-from plesio.report.charts import plain_table
+from plesio.report.charts import TerminalTable, plain_table
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.operation import Operation
 from plesio.report.operation_advice import operations_advice
 from plesio.report.sentences import policy_sentence, ratio_text, share_text
 from plesio.report.statistics import Ratio
 
-__all__ = ["comparison_table", "render_comparison"]
+__all__ = ["comparison_table", "comparison_values", "render_comparison"]
 
 _NONE = "–"
 
@@ -27,7 +29,13 @@ def render_comparison(comparison: Comparison, *, operations: Sequence[Operation]
     return Group(comparison_table(comparison), *(Padding(Text(text), (1, 0, 0, 0)) for text in texts))
 
 
-def comparison_table(comparison: Comparison) -> RichTable:
+def comparison_values(comparison: Comparison) -> dict[str, Any]:
+    """Return the numbers of a comparison as JSON values, without its runs, which ``results.json`` has."""
+    values: dict[str, Any] = to_json(replace(comparison, runs=(), environments=()))
+    return {name: value for name, value in values.items() if name not in ("runs", "environments")}
+
+
+def comparison_table(comparison: Comparison) -> TerminalTable:
     """Draw one row a policy: mean ± standard deviation over its finished seeds."""
     policies = [summary.policy for summary in comparison.policies]
     rows = [[one.policy, *_cells(one, comparison=comparison)] for one in comparison.policies]

@@ -58,7 +58,7 @@ def named(name: str) -> TestbedRecord:
     """Find the held testbed of this name, or raise `ConfigError`."""
     by_name = {record.name: record for record in held()}
     if name not in by_name:
-        known = nearest(name, by_name) if by_name else "none is held: make one with plesio testbed up CLUSTER"
+        known = nearest(name, by_name) if by_name else "none is held: make one with plesio lab testbed up CLUSTER"
         raise ConfigError(f'there is no testbed "{name}"; {known}')
     return by_name[name]
 
@@ -70,7 +70,7 @@ def hold(wish: Wish) -> TestbedRecord:
     """
     check_machine()
     if any(record.name == wish.name for record in held()):
-        raise ConfigError(f'there is a testbed "{wish.name}" already; plesio testbed clean {wish.name} removes it')
+        raise ConfigError(f'there is a testbed "{wish.name}" already; plesio lab testbed clean {wish.name} removes it')
     keeper = (sys.executable, "-m", "plesio.testbed.held", msgspec.json.encode(wish).decode())
     # by a shell that is gone at once, so that the keeper is nobody's child
     command = ["sh", "-c", '"$@" &', "plesio", *keeper]

@@ -11,6 +11,7 @@ from plesio.report.characterisation.charts import (
 from plesio.report.characterisation.page import (
     OUTPUT_NAMES,
     characterisation_sentences,
+    characterisation_values,
     render_characterisation,
     write_characterisation,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Claim",
     "accuracy_chart",
     "characterisation_sentences",
+    "characterisation_values",
     "claims_tables",
     "factor_charts",
     "overloads",

@@ -33,7 +33,13 @@ from plesio.report.page_frame import render_document
 from plesio.report.sentences import listed, p_text, ratio_text, seeds_text
 from plesio.report.summarise import BASELINE
 
-__all__ = ["OUTPUT_NAMES", "characterisation_sentences", "render_characterisation", "write_characterisation"]
+__all__ = [
+    "OUTPUT_NAMES",
+    "characterisation_sentences",
+    "characterisation_values",
+    "render_characterisation",
+    "write_characterisation",
+]
 
 OUTPUT_NAMES = ("report.html", "characterise.json", "tables", "figures")
 """Names of all that is written besides the comparisons."""
@@ -253,7 +259,7 @@ def write_characterisation(found: Characterisation, out: Path) -> Path:
     for chart in (*charts, *factor_charts(found)):
         if chart is not None:
             write_whole(out / "figures" / f"{chart.slug}.png", draw_picture(chart))
-    write_whole(out / "characterise.json", json.dumps(_as_json(found), indent=1) + "\n")
+    write_whole(out / "characterise.json", json.dumps(characterisation_values(found), indent=1) + "\n")
     page = out / "report.html"
     write_whole(page, render_characterisation_page(found, used=used))
     return page
@@ -265,7 +271,7 @@ def _as_csv(one: Table) -> str:
     return text.getvalue()
 
 
-def _as_json(found: Characterisation) -> dict[str, Any]:
+def characterisation_values(found: Characterisation) -> dict[str, Any]:
     """Return the claims as JSON values; all else is in the comparisons' own `results.json`."""
     return {
         "claims": [

@@ -108,7 +108,7 @@ def summarise_characterisation(
         DataError: There are no runs, or those of a combination cannot be compared.
     """
     if not runs:
-        raise DataError("there are no runs to report on; `plesio characterise RECIPE --out DIR` makes some")
+        raise DataError("there are no runs to report on; `plesio lab characterise RECIPE --out DIR` makes some")
     settings = {combination: compare_runs(of_it) for combination, of_it in runs.items()}
     claims = [
         _claim(combination, summary, comparison)

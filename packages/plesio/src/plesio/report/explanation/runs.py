@@ -48,6 +48,13 @@ class ChangingRuns:
             PolicySpecError: The policy is none, or changes nothing.
         """
         spec = None if policy is None else _changing_spec(policy)
+        if not self.runs:
+            here = read_results(self.directory / _RESULTS)
+            policies = ", ".join(dict.fromkeys(run.policy for run in here)) or "no runs"
+            raise DataError(
+                f"nothing in {self.directory} changes while it trains ({policies}); explain a run of adaptive or "
+                "switch: plesio compare RECIPE --out DIR --policies bsp,adaptive"
+            )
         for place, run in enumerate(self.runs):
             if (spec is None or _spec(run) == spec) and (seed is None or run.seed == seed):
                 return place
@@ -113,7 +120,7 @@ class ChangingRuns:
             policies = shlex.quote(f"bsp,{run.policy}")
             command = f"plesio compare RECIPE --out {out} --resume --policies {policies} --seeds {run.seed}{world}"
             ways.append(f"write {command} with the other options as they were")
-        then = f"plesio explain {shlex.quote(str(self.directory))} --bsp B"
+        then = f"plesio report {shlex.quote(str(self.directory))} --bsp B"
         if run.world == "virtual":
             what = "TASK" if of_task else "SCRIPT"
             simulate = f"plesio simulate {what} --policy bsp --seed {run.seed} --out B"
@@ -124,19 +131,13 @@ class ChangingRuns:
 
 
 def find_changing_runs(directory: Path) -> ChangingRuns:
-    """Find the runs in a trace folder or a comparison's folder whose policy adapts or switches.
+    """Find the runs in a trace folder or a comparison's folder whose policy adapts or switches; perhaps none.
 
     Raises:
-        DataError: There are no results, or none of such a run.
+        DataError: There are no results.
     """
     runs = read_results(directory / _RESULTS)
     changing = tuple(run for run in runs if _changes(run))
-    if not changing:
-        policies = ", ".join(dict.fromkeys(run.policy for run in runs)) or "no runs"
-        raise DataError(
-            f"nothing in {directory} changes while it trains ({policies}); explain a run of adaptive or switch: "
-            "plesio compare RECIPE --out DIR --policies bsp,adaptive"
-        )
     found = _event_folders(directory)
     folders = tuple(found.get((run.policy, run.seed)) for run in changing)
     if len(runs) == 1 and (directory / _EVENTS).exists():

@@ -7,7 +7,7 @@ whose ways to each other are slower than what both have elsewhere are in differe
 itself shows that ways between them are slower. At last one host of each rack, or every host of racks that are equally
 large, sends to the next rack at the same time: that is what an exchange between racks has.
 
-With n hosts it takes 2(n-1) rounds of some 50 ms, and sends up to 5 MB from each host in a round. `plesio probe`
+With n hosts it takes 2(n-1) rounds of some 50 ms, and sends up to 5 MB from each host in a round. `plesio lab probe`
 measures longer and more, and finds racks that this does not: those whose uplink is too slow only for more pairs than
 met at once.
 """
