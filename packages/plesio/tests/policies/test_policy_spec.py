@@ -17,6 +17,7 @@ from plesio.policies import (
     UNWEIGHTED,
     Cap,
     Delayed,
+    DiLoCo,
     Exponential,
     Interruptible,
     Inverse,
@@ -30,7 +31,7 @@ from plesio.policies import (
 )
 from plesio.policies.asynchronous import RateKind
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision, PowerSgd, Qsgd, TopK
-from plesio.policies.policy import ExchangeKind, MomentsKind, UpdateKind
+from plesio.policies.policy import ExchangeKind, MergeKind, MomentsKind, UpdateKind
 
 ANY_EXCHANGE = st.sampled_from(get_args(ExchangeKind))
 ANY_UPDATE = st.sampled_from(get_args(UpdateKind))
@@ -54,7 +55,9 @@ HOOKS = st.one_of(
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    name = draw(st.sampled_from(["bsp", "bsp,hook", "fsdp", "delayed", "ssp", "asp", "local_sgd", "post_local_sgd"]))
+    name = draw(
+        st.sampled_from(["bsp", "bsp,hook", "fsdp", "delayed", "ssp", "asp", "local_sgd", "diloco", "post_local_sgd"])
+    )
     period = draw(st.integers(1, 30))
     exchange = draw(ANY_EXCHANGE)
     compression = draw(COMPRESSIONS) if exchange == "collective" else NO_COMPRESSION
@@ -81,6 +84,21 @@ def policies(draw: st.DrawFn) -> Policy:
             inner_rate=inner_rate,
             momentum=momentum,
             moments=draw(st.sampled_from(get_args(MomentsKind))),
+            compression=compression,
+        )
+    if name == "diloco":
+        fragments = draw(st.integers(1, 4))
+        delay = draw(st.integers(0, period))
+        merge = "mean" if compression.keeps_residual else draw(st.sampled_from(get_args(MergeKind)))
+        return DiLoCo(
+            local_steps=period * fragments,
+            outer=draw(st.sampled_from(["nesterov", "sgd"])),
+            outer_lr=draw(st.floats(0, 2, exclude_min=True)),
+            outer_momentum=draw(st.floats(0, 1, exclude_max=True)),
+            fragments=fragments,
+            delay=delay,
+            alpha=draw(st.floats(0, 1, exclude_max=True)) if delay else 0.5,
+            merge=merge,
             compression=compression,
         )
     if name == "asp":
@@ -128,6 +146,15 @@ def test_spec_is_the_shortest_text(policy: Policy):
         ("local_sgd:8,inner_rate=0.25,momentum=0.5", LocalSGD(period=8, inner_rate=0.25, momentum=0.5)),
         ("local_sgd:4, Moments = mean", LocalSGD(period=4, moments="mean")),
         ("local_sgd:8,compress=topk:0.01", LocalSGD(period=8, compression=TopK(density=0.01))),
+        ("diloco:30", DiLoCo(local_steps=30)),
+        (
+            "diloco:30,outer=sgd,outer_lr=1,outer_momentum=0.5,merge=rda",
+            DiLoCo(local_steps=30, outer="sgd", outer_lr=1, outer_momentum=0.5, merge="rda"),
+        ),
+        (
+            "diloco:30,fragments=3,delay=5,alpha=0,compress=qsgd:4+feedback",
+            DiLoCo(local_steps=30, fragments=3, delay=5, alpha=0, compression=Qsgd(bits=4, feedback=True)),
+        ),
         ("bsp, compress = QSGD:8 + feedback", BSP(compression=Qsgd(bits=8, feedback=True))),
         ("bsp,compress=none", BSP()),
         ("bsp,hook=bf16", BSP(hook=TorchHook(form="bf16"))),
@@ -187,6 +214,18 @@ def test_text_by_hand(text: str, policy: Policy):
         ("local_sgd:0", "period is 0; write a whole number of 1 or more"),
         ("local_sgd:8,delay=9", "write a delay of 8 or less"),
         ("local_sgd:8,delay=-1", "delay is -1; write a whole number of 0 or more"),
+        ("diloco", 'needs its local_steps, as in "diloco:30,fragments=3,delay=5"'),
+        ("diloco:0", "local_steps is 0; write a whole number of 1 or more"),
+        ("diloco:30,fragments=4", "write a number of fragments that divides 30"),
+        ("diloco:30,fragments=0", "fragments is 0; write a whole number of 1 or more"),
+        ("diloco:30,fragments=3,delay=11", "write a delay of 10 or less"),
+        ("diloco:30,delay=5,alpha=1", "alpha is 1; write a number of 0 or more, less than 1"),
+        ("diloco:30,alpha=0.2", "leave it out, or write a delay"),
+        ("diloco:30,outer=adam", "known: nesterov, sgd"),
+        ("diloco:30,outer_lr=0", "outer_lr is 0; write a number of more than 0"),
+        ("diloco:30,outer_momentum=1", "outer_momentum is 1; write a number of 0 or more, less than 1"),
+        ("diloco:30,compress=qsgd:3", "bits is 3; write 4 or 8"),
+        ("diloco:30,merge=rda,compress=topk:0.1", "write compress=topk:0.1+no_feedback"),
     ],
 )
 def test_bad_text_is_refused_with_what_to_write(text: str, message: str):
@@ -241,6 +280,11 @@ def test_every_policy_has_one_sentence(policy: Policy):
             "post_local_sgd:8,warmup=100",
             "Gradients are averaged for 100 steps; then workers train alone and average their parameters every 8 steps "
             "(torch's own).",
+        ),
+        (
+            "diloco:30,fragments=3,delay=5",
+            "Workers train alone and exchange every 10 steps, one of 3 fragments of the parameters, while they train "
+            "on for 5 steps; the mean of what they came to is the gradient of an outer optimizer.",
         ),
         ("local_sgd:8", "Workers train alone for 8 steps, then wait and average their parameters."),
         ("local_sgd:8,delay=4", "Workers average their parameters every 8 steps, while they train on for 4 steps."),

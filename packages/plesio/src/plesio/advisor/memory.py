@@ -6,6 +6,7 @@ A replica is parameters, gradients and what the optimizer keeps; a step adds act
     delayed:d         the gradients of d rounds that are under way
     local_sgd         the parameters of the last averaging; with a delay those under way, with an outer step a momentum,
                       with the mean's moments a mean of gradients
+    diloco            the shared parameters and the outer momentum, and what is under way of a fragment
     ssp, asp          no optimizer on the worker, but a server's part of parameters and optimizer, and what is pushed
     compressed        what was not sent, where that is kept
     fsdp              an n-th of parameters, gradients and optimizer, and twice the largest block that is gathered
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from plesio.advisor.candidates import ADAPTIVE, SHARDED
 from plesio.advisor.price import usual_servers
 from plesio.advisor.setting import Situation
-from plesio.policies import Hierarchical, LocalSGD, Policy, parse_policy
+from plesio.policies import DiLoCo, Hierarchical, LocalSGD, Policy, parse_policy
 
 __all__ = ["MemoryNeed", "memory_need"]
 
@@ -65,6 +66,8 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
     copies = float(policy.delay)
     if isinstance(outer, LocalSGD):
         copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0) + (outer.moments == "mean")
+    if isinstance(outer, DiLoCo):
+        copies = 1.0 + (outer.outer_momentum > 0) + (outer.delay > 0) / outer.fragments
     copies += policy.compression.keeps_residual
     return _need(at, exchange=copies * at.num_bytes)
 

@@ -6,6 +6,7 @@ The workers' steps, drawn from what step times are, run again in thought under t
     all-reduce     rounds of a ring laid over the cluster's links (`plesio.cost.placement`)
     compressed     the same, for the collectives and bytes of the compression; its own processor time is left out
     store          the bytes of all workers up and down the servers' interfaces, and what packing and serving take
+    fragments      the same, for a fragment's share of them
     by racks       a ring in each rack at every step; between racks one of the racks' first ranks, and half a ring back
     sharded        two all-gathers and a reduce-scatter (Rajbhandari et al. 2020; Zhao et al. 2023): 1.5 rings
 
@@ -79,7 +80,7 @@ def price(spec: str, at: Situation) -> Price:
             return _with_backup(policy, at)
         case _ if policy.exchange == "store":
             return _on_store(policy, at)
-    transfer_s = _exchange_s(policy.compression, at, range(at.num_workers))
+    transfer_s = _exchange_s(policy.compression, at, range(at.num_workers), share=1 / policy.fragments)
     setting = Setting.of(period=policy.period, delay=policy.delay)
     return _priced(setting, at.compute_s, transfer_s)
 
@@ -108,12 +109,13 @@ def _adaptive(at: Situation) -> Price:
     return min((price(spec, even) for spec in specs), key=lambda one: one.step_s)
 
 
-def _exchange_s(compression: Compression, at: Situation, ranks: Sequence[int]) -> float:
+def _exchange_s(compression: Compression, at: Situation, ranks: Sequence[int], *, share: float = 1.0) -> float:
+    """Return the seconds of an exchange of a share of the parameters."""
     shapes = at.sizes.shapes
     total = 0.0
     for one in compression.collectives(shapes, num_ranks=len(ranks)):
         passes = 1.0 if one.operation == "all_reduce" else 0.5
-        total += passes * _ring_s(at.scale * one.num_bytes, at, ranks)
+        total += passes * _ring_s(share * at.scale * one.num_bytes, at, ranks)
     return total
 
 

@@ -316,6 +316,6 @@ def _trivial(
     return {
         "throughput": batch_size * sum(rates),
         "wait share": statistics.fmean(1 - pace_s * rate for pace_s, rate in zip(paces_s, rates, strict=True)),
-        "bytes": steps * exchanged / policy.period,
+        "bytes": steps * exchanged / (policy.period * policy.fragments),
         "staleness": count - 1.0,
     }

@@ -20,12 +20,16 @@ each update at the whole learning rate.
 \b
 bsp,backup=1 does not wait for the slowest worker.
 \b
-bsp, delayed and local_sgd take a compression of what is sent:
+bsp, delayed, local_sgd and diloco take a compression of what is sent:
 compress=fp16, bf16, topk:0.01, randk:0.05, qsgd:8 or powersgd:2, and
 options of it joined by "+", as in compress=topk:0.01+no_feedback.
 In hier it is a matter of what goes between racks, as in
 hier:bsp/local_sgd:8,compress=qsgd:8.
-
+\b
+diloco's outer optimizer is outer=nesterov or sgd, with outer_lr=0.7 and
+outer_momentum=0.9. alpha=0.5 is the share of its own parameters that a
+worker keeps behind a delay; merge=rda averages lengths and directions.
+\b
 bsp,hook=fp16, bf16 and powersgd:2 are torch's own hooks of DDP, and
 post_local_sgd is torch's own, to be compared with."""
 

@@ -7,6 +7,7 @@ bsp             every step waits for everyone                                   
 fsdp            the same, with parameters, gradients and optimizer state in parts         barrier
 delayed         every step applies the mean gradient of d steps before                    barrier, d rounds open
 local_sgd       train alone for H steps, then average; with a delay, behind the steps     barrier
+diloco          train alone for H steps, whose mean is an outer optimizer's gradient      barrier
 post_local_sgd  torch's own: gradients for a while, then parameters every H steps         barrier
 hierarchical    one policy within a rack, another between racks                           the outer's
 ssp             never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
@@ -25,6 +26,7 @@ from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.delayed import Delayed
+from plesio.policies.diloco import DiLoCo
 from plesio.policies.events import (
     UNLIMITED,
     Action,
@@ -93,6 +95,7 @@ __all__ = [
     "Arrived",
     "Cap",
     "Delayed",
+    "DiLoCo",
     "Event",
     "EventLog",
     "ExchangeKind",

@@ -29,6 +29,7 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.fields import require_sent_in_full
+from plesio.policies.outer_rule import OuterRule
 from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMachine
 
 __all__ = ["LocalSGD"]
@@ -79,7 +80,7 @@ class LocalSGD(Policy):
                 raise PolicySpecError(
                     "local_sgd: on the store workers do not meet; leave moments out, or use exchange=collective"
                 )
-            if self.has_outer_step:
+            if self.outer_step is not None:
                 raise PolicySpecError(
                     "local_sgd: the store adds up what workers come to; leave inner_rate and momentum out, or use "
                     "exchange=collective"
@@ -90,6 +91,13 @@ class LocalSGD(Policy):
     def can_be_stage(self) -> bool:
         """True on the collective."""
         return self.exchange == "collective"
+
+    @property
+    def outer_step(self) -> OuterRule | None:
+        """The rule of two step sizes, where local steps are short or their mean has a momentum."""
+        if self.inner_rate == 1 and self.momentum == 0:
+            return None
+        return OuterRule(kind="average", rate=1 / self.inner_rate, momentum=self.momentum)
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
         return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

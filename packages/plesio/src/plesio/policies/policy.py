@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.events import UNLIMITED, Action, Event, Reviewed
 from plesio.policies.fields import check_policy, write_spec
+from plesio.policies.outer_rule import OuterRule
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -24,6 +25,7 @@ __all__ = [
     "Decision",
     "Director",
     "ExchangeKind",
+    "MergeKind",
     "MomentsKind",
     "Policy",
     "PolicyMachine",
@@ -33,6 +35,7 @@ __all__ = [
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
 MomentsKind = Literal["own", "mean"]
+MergeKind = Literal["mean", "rda"]
 NEVER = UNLIMITED
 """Clock that never comes."""
 
@@ -158,19 +161,32 @@ class Policy:
         return 1.0
 
     @property
-    def momentum(self) -> float:
-        """Momentum of the outer steps, which are made of the results of local steps."""
-        return 0.0
+    def outer_step(self) -> OuterRule | None:
+        """The rule by which the mean of local steps' results becomes a step; None where it is the step itself."""
+        return None
+
+    @property
+    def own_share(self) -> float | None:
+        """Share of its own parameters that a worker keeps at a merge, of those that outer steps make and all share.
+
+        None where the replicas' mean is what they share: a worker then keeps all its steps since the exchange began.
+        """
+        return None
+
+    @property
+    def merge(self) -> MergeKind:
+        """Mean of the results of local steps: the plain one, or by lengths and directions."""
+        return "mean"
+
+    @property
+    def fragments(self) -> int:
+        """Groups of whole tensors that are exchanged in turn."""
+        return 1
 
     @property
     def moments(self) -> MomentsKind:
         """Gradients that a normalising optimizer remembers, in local steps: a worker's own, or the mean of all."""
         return "own"
-
-    @property
-    def has_outer_step(self) -> bool:
-        """True if the result of local steps is more than their plain mean."""
-        return self.inner_rate != 1 or self.momentum != 0
 
     @property
     def undoes_writes(self) -> str | None:
@@ -181,8 +197,8 @@ class Policy:
             return "gradients of steps before are applied after it"
         if self.compression.keeps_residual:
             return "what was left out of an exchange is added after it"
-        if self.has_outer_step:
-            return "it counts as a local step, and is taken several times"
+        if self.outer_step is not None:
+            return "it counts as a local step, and an outer step scales it"
         return "it counts as a local step, and goes into the moments" if self.moments == "mean" else None
 
     @property
@@ -260,6 +276,10 @@ class Policy:
     def exchanges_at(self, clock: int) -> bool:
         """Return True if a worker contributes its update when it has finished step ``clock``."""
         return clock > 0 and clock % self.period == 0
+
+    def fragments_at(self, clock: int) -> tuple[int, ...]:
+        """Return the numbers of the fragments that are exchanged after step ``clock``, at which a worker exchanges."""
+        return tuple(range(self.fragments))
 
     def merges_at(self, clock: int) -> int | None:
         """Return the clock of the exchange whose result is merged after step ``clock``, or None."""

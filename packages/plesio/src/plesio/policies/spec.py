@@ -5,7 +5,7 @@
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
 ``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2`` · ``bsp,backup=1`` ·
-``asp,rate=undivided``. Case and spaces around the parts do not matter.
+``diloco:30,fragments=3,delay=5`` · ``asp,rate=undivided``. Case and spaces around the parts do not matter.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
+from plesio.policies.diloco import DiLoCo
 from plesio.policies.fields import on_off, whole
 from plesio.policies.fsdp import FSDP, parse_blocks
 from plesio.policies.hierarchical import Hierarchical
@@ -123,6 +124,23 @@ _FORMS = {
             "inner_rate": ("inner_rate", float),
             "momentum": ("momentum", float),
             "moments": ("moments", str),
+            "compress": ("compression", parse_compression),
+        },
+    ),
+    "diloco": _Form(
+        make=DiLoCo,
+        help="workers train alone for LOCAL_STEPS steps, and the mean of what they came to is the gradient of an outer "
+        "optimizer; in FRAGMENTS parts, one after the other, DELAY steps behind the training",
+        example="diloco:30,fragments=3,delay=5",
+        argument=("local_steps", whole),
+        keys={
+            "outer": ("outer", str),
+            "outer_lr": ("outer_lr", float),
+            "outer_momentum": ("outer_momentum", float),
+            "fragments": ("fragments", whole),
+            "delay": ("delay", whole),
+            "alpha": ("alpha", float),
+            "merge": ("merge", str),
             "compress": ("compression", parse_compression),
         },
     ),
@@ -306,6 +324,8 @@ def describe(policy: Policy) -> str:
                 f"Workers train alone for {_steps(policy.period)}, then wait and average their parameters{sent}"
                 f"{_made_of_a_mean(policy)}."
             )
+        case DiLoCo():
+            return _describe_diloco(policy)
         case Hierarchical():
             within = "Workers of a rack wait for each other at every step and apply the mean of their gradients"
             return f"{within}; {_describe_between_racks(policy)}."
@@ -320,6 +340,15 @@ def describe(policy: Policy) -> str:
                 f"{_made_of_a_mean(policy)}."
             )
     raise PolicySpecError(f"no description of {policy!r}; known: {', '.join(_FORMS)}")
+
+
+def _describe_diloco(policy: DiLoCo) -> str:
+    part = "" if policy.fragments == 1 else f", one of {policy.fragments} fragments of the parameters"
+    behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
+    return (
+        f"Workers train alone and exchange every {_every(policy.period)}{part}{behind}; the mean of what they came to "
+        f"is the gradient of an outer optimizer{_sent_as(policy.compression)}."
+    )
 
 
 def _describe_between_racks(policy: Hierarchical) -> str:
@@ -346,7 +375,7 @@ def _describe_asynchronous(policy: SSP | ASP, *, who: str = "worker") -> str:
 
 
 def _made_of_a_mean(policy: LocalSGD) -> str:
-    return ", which is taken at full length where their steps were short" if policy.has_outer_step else ""
+    return ", which is taken at full length where their steps were short" if policy.outer_step else ""
 
 
 def _describe_stages(policy: Switch) -> list[str]:

@@ -2,8 +2,8 @@
 
 Li et al. 2021, "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", begin with BSP, whose
 updates are exact while the loss falls fast, and go on with ASP, under which no worker waits for a slow one; they find
-that the switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``ssp``, ``asp`` and
-``hier`` may follow another, any number of times, so the schedule can also end synchronously.
+that the switch may come after a small part of the work. Here any of ``bsp``, ``local_sgd``, ``diloco``, ``ssp``,
+``asp`` and ``hier`` may follow another, any number of times, so the schedule can also end synchronously.
 
     switch:bsp/asp@200                      BSP for 200 steps, then ASP
     switch:bsp/ssp:4@100/local_sgd:4@300    three stages
@@ -38,7 +38,7 @@ class Switch(SteeredPolicy):
     """Trains under ``policies[0]`` up to step ``clocks[0]``, under ``policies[1]`` up to ``clocks[1]``, and so on.
 
     Args:
-        policies: `BSP` and `LocalSGD` on the collective, `SSP`, `ASP` and `Hierarchical`.
+        policies: `BSP`, `LocalSGD` and `DiLoCo` on the collective, `SSP`, `ASP` and `Hierarchical`.
         clocks: Steps after which each policy but the first begins; rising, one less than there are policies.
 
     Raises:
@@ -63,8 +63,8 @@ class Switch(SteeredPolicy):
         for policy in self.policies:
             if not policy.can_be_stage:
                 raise PolicySpecError(
-                    f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, ssp, asp or hier, '
-                    "and no exchange=store"
+                    f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, diloco, ssp, asp or '
+                    "hier, and no exchange=store"
                 )
         for before, after in pairwise(self.clocks):
             if after <= before:

@@ -22,7 +22,7 @@ def run(workers: int, **arguments: Any) -> dict[int, Ending]:
         return job.run(PROGRAMS, "train", timeout_s=100, **arguments)
 
 
-@pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["bsp", "diloco:4,fragments=2", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Path):
     whole = values_of(run(2, policy=policy, folder=str(tmp_path / "whole")))
     endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1, elastic=False)

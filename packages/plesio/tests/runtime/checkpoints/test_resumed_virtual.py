@@ -22,6 +22,7 @@ SIXTEEN_BITS: dict[str, Any] = {"dtype": "bfloat16"}
 SCALED: dict[str, Any] = {"scale": 1024.0}
 SPEEDS = (1.0, 0.6, 0.9, 1.1)
 ON_COLLECTIVE = ("bsp", "delayed:1", "local_sgd:4", "local_sgd:8,delay=4", "local_sgd:4,inner_rate=0.5,momentum=0.5")
+OUTER = ("diloco:4", "diloco:8,fragments=2,delay=2", "diloco:4,compress=qsgd:4+feedback")
 COMPRESSED = ("bsp,compress=powersgd:2", "bsp,compress=qsgd:8", "local_sgd:4,compress=topk:0.1")
 ON_STORE = (
     "asp",
@@ -63,12 +64,15 @@ def alike(one: dict[str, Any]) -> dict[str, Any]:
 
 ALWAYS = (
     "bsp",
+    "diloco:8,fragments=2,delay=2",
     "local_sgd:8,delay=4",
     "ssp:4",
     "adaptive",
     "hier:bsp/ssp:2",
 )
-OTHERS = [policy for policy in (*ON_COLLECTIVE, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS) if policy not in ALWAYS]
+OTHERS = [
+    policy for policy in (*ON_COLLECTIVE, *OUTER, *COMPRESSED, *ON_STORE, *CHANGING, *BY_RACKS) if policy not in ALWAYS
+]
 
 
 @pytest.mark.one_in(2)

@@ -25,6 +25,7 @@ POLICIES = (
     "local_sgd:3",
     "local_sgd:4,delay=2",
     "local_sgd:3,exchange=store",
+    "diloco:4,fragments=2,delay=1",
     "delayed:2",
     "fsdp",
     "post_local_sgd:3,warmup=2",

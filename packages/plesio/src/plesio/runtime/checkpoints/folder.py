@@ -55,7 +55,7 @@ __all__ = [
     "written",
 ]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""
 _NAME = re.compile(r"step-(\d{8,})")

@@ -20,10 +20,12 @@ from support.workers import cluster_of_racks, workers_of
 NUM_WORKERS, LOOPS = 4, 3
 IN_STEP = ["bsp", "bsp,compress=qsgd:8", "bsp,compress=topk:0.2"]
 ALONE = ["local_sgd:4", "local_sgd:4,delay=2", "local_sgd:4,compress=qsgd:8", "local_sgd:3,inner_rate=0.5,momentum=0.5"]
+OUTER = ["diloco:4", "diloco:4,fragments=2,delay=1"]
 CHANGING = [
     "adaptive",
     "switch:bsp/local_sgd:4@8/bsp@14",
     "switch:bsp/asp@5/bsp@12",
+    "switch:bsp/diloco:4@8/bsp@14",
     "switch:local_sgd:4/ssp:2@9/bsp@16",
 ]
 
@@ -49,7 +51,7 @@ def assert_went_on(simulation: Simulation[Worker], *lost: int) -> RunResult:
     "at_s", [0.11, 0.25, *(pytest.param(at_s, marks=pytest.mark.slow) for at_s in (0.2, 0.31, 0.34))]
 )
 @pytest.mark.parametrize("lost", [0, 2])
-@pytest.mark.parametrize("policy", [*IN_STEP, *ALONE, "delayed:2", *CHANGING])
+@pytest.mark.parametrize("policy", [*IN_STEP, *ALONE, *OUTER, "delayed:2", *CHANGING])
 def test_the_others_go_on_and_each_sample_counts_once(policy: str, lost: int, at_s: float, tmp_path: Path) -> None:
     assert_went_on(run(policy, lose(lost, at_s=at_s), trace=tmp_path), lost)
     assert verify(read_log(tmp_path / "events.jsonl")) is None

@@ -32,6 +32,8 @@ COLLECTIVE = [
     "local_sgd:4,delay=2",
     "local_sgd:4,compress=qsgd:8",
     "local_sgd:3,inner_rate=0.5,momentum=0.5",
+    "diloco:4",
+    "diloco:4,fragments=2,delay=1",
 ]
 CHANGING = [
     "adaptive",

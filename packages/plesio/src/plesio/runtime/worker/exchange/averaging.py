@@ -7,18 +7,21 @@ buffers are averaged with the parameters.
 
 Moments of the mean (`mean_moments`) need to know how far all came on average: then deltas are averaged as well.
 
-With a compression, or short local steps and an `OuterStep`, what is averaged is how far the parameters have come since
-the last mean (`replica_mean`). Buffers are averaged as they are, in full: a running average that is sent late and added
-up overshoots what it averages. At the end, or when another policy follows, everything is sent in full, so that nothing
-is kept back.
+With a compression, or an `OuterStep`, what is averaged is how far the parameters have come since the last mean
+(`replica_mean`). So it is under DiLoCo, where what workers share is what the outer steps have made; there parameters
+may be in *fragments*, which are averaged in turn. Buffers are averaged as they are, in full, with the first fragment: a
+running average that is sent late and added up overshoots what it averages. At the end, or when another policy follows,
+everything is sent in full, so that nothing is kept back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
+from plesio.core.errors import ExchangeError
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
@@ -29,7 +32,8 @@ from plesio.runtime.worker.exchange.exchange import (
     SharedState,
     StepProgress,
 )
-from plesio.runtime.worker.exchange.flat import flat_of, parts_of
+from plesio.runtime.worker.exchange.flat import parts_of
+from plesio.runtime.worker.exchange.fragments import fragments_of
 from plesio.runtime.worker.exchange.group import Summing, takes_blame
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
@@ -49,13 +53,31 @@ class DeltaAveraging:
 
     Attributes:
         make_reducer: Makes what compresses deltas, for each dtype; None sends everything.
-        outer: Makes the step of a mean of deltas, by dtype; it is the mean itself where there is none.
+        outer: Makes the step of a mean of deltas, of each fragment by dtype; none where it is the mean itself.
         moments: Keeps the optimizer's state what it would be of the mean gradient; None leaves it alone.
     """
 
     make_reducer: ReducerMaker | None
-    outer: Mapping[torch.dtype, OuterStep]
+    outer: Sequence[Mapping[torch.dtype, OuterStep]]
     moments: MeanMoments | None
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """Tensors that are averaged at one time.
+
+    Attributes:
+        num_steps: Steps since the last averaging was begun.
+        settled: Clock up to which they hold what all workers have done.
+    """
+
+    means: list[ReplicaMean] = field(default_factory=list)
+    num_steps: int = 0
+    settled: int = 0
+
+    @property
+    def kept_back(self) -> bool:
+        return any(mean.kept_back for mean in self.means)
 
 
 class AveragingExchange(CollectiveExchange):
@@ -77,16 +99,13 @@ class AveragingExchange(CollectiveExchange):
         self._group = group
         self._leads = group.rank == 0
         self._share = 1.0
-        self._pending: StepProgress | None = None
-        """When the averaging under way was begun."""
+        self._pending: tuple[StepProgress, Sequence[_Fragment]] | None = None
+        """The averaging under way: when it was begun, and of what."""
         self._latest: StepProgress | None = None
-        self._averaged_clock = 0
         self._started_s = 0.0
-        self._num_steps = 0
-        """Since the last averaging was begun."""
         self._moments = None if deltas is None else deltas.moments
         self._records: CompressionRecords | None = None
-        self._means: list[ReplicaMean] = []
+        self._fragments = [_Fragment() for _ in range(policy.fragments)]
         # buffers are averaged as they are; with deltas, the exchange must know when the script sets the replica anew
         if deltas is None:
             self._average([(name, tensor) for name, tensor, _, _ in replica.tensors.exchanged()])
@@ -94,6 +113,15 @@ class AveragingExchange(CollectiveExchange):
             self._average_deltas(deltas)
             replica.held_by(self)
             self._average([(name, tensor) for name, tensor, kind, _ in replica.tensors.exchanged() if kind == "buffer"])
+
+    @property
+    def _means(self) -> list[ReplicaMean]:
+        return [mean for fragment in self._fragments for mean in fragment.means]
+
+    @property
+    def _settled(self) -> int:
+        """Clock up to which the replica holds what all workers have done."""
+        return min(fragment.settled for fragment in self._fragments)
 
     def gathered(self) -> AbstractContextManager[None]:
         # between two averagings the replica holds all there is of the shared state
@@ -105,7 +133,7 @@ class AveragingExchange(CollectiveExchange):
                 mean.begin()
 
     def held_steps(self) -> HeldSteps | None:
-        return None if self._latest is None else HeldSteps(settled=self._averaged_clock, counted=self._latest.clock)
+        return None if self._latest is None else HeldSteps(settled=self._settled, counted=self._latest.clock)
 
     def units(self) -> list[int]:
         return list(range(self._group.size))
@@ -115,26 +143,34 @@ class AveragingExchange(CollectiveExchange):
         self._share = share
 
     def _average(self, tensors: Sequence[Named]) -> None:
-        self._means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
+        self._fragments[0].means += [ParameterMean(named, group=self._group) for named in _by_dtype(tensors)]
 
     def _average_deltas(self, deltas: DeltaAveraging) -> None:
-        compressed: list[CompressedReducer | RackReducer] = []
-        for named in _by_dtype(
-            [(name, p) for name, p, kind, _ in self._replica.tensors.exchanged() if kind == "parameter"]
-        ):
-            reducer: Reducer | None = None
-            if deltas.make_reducer is not None:
-                compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
-            dtype = named[0][1].dtype
-            self._means.append(
-                DeltaMean(
-                    named,
-                    reducer=reducer,
-                    outer=deltas.outer.get(dtype) or OuterStep(inner_rate=1.0, momentum=0.0),
-                    group=self._group,
-                    met=self._met,
-                )
+        parameters = [(name, p) for name, p, kind, _ in self._replica.tensors.exchanged() if kind == "parameter"]
+        if len(self._fragments) > len(parameters):
+            raise ExchangeError(
+                f"{self._policy.spec}: the model has {len(parameters)} trained tensors, too few for "
+                f"{len(self._fragments)} fragments of whole tensors; write fewer fragments"
             )
+        compressed: list[CompressedReducer | RackReducer] = []
+        places = fragments_of([p.numel() for _, p in parameters], num_fragments=len(self._fragments))
+        for number, fragment in enumerate(self._fragments):
+            outer = deltas.outer[number] if deltas.outer else {}
+            for named in _by_dtype([parameters[place] for place in places[number]]):
+                reducer: Reducer | None = None
+                if deltas.make_reducer is not None:
+                    compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
+                fragment.means.append(
+                    DeltaMean(
+                        named,
+                        reducer=reducer,
+                        outer=outer.get(named[0][1].dtype),
+                        own_share=self._policy.own_share,
+                        averages=self._policy.merge,
+                        group=self._group,
+                        met=self._met,
+                    )
+                )
         if compressed:
             self._records = CompressionRecords(compressed, timeline=self._timeline)
 
@@ -160,32 +196,35 @@ class AveragingExchange(CollectiveExchange):
 
     def stepped(self, progress: StepProgress) -> None:
         self._latest = progress
-        self._num_steps += 1
+        for fragment in self._fragments:
+            fragment.num_steps += 1
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:
             self._merge()
         if self._policy.exchanges_at(progress.clock):
-            self._start(progress)
+            self._start(progress, [self._fragments[number] for number in self._policy.fragments_at(progress.clock)])
             if merges == progress.clock:
                 self._merge()
 
     @torch.no_grad()
-    def _start(self, progress: StepProgress, *, in_full: bool = False) -> None:
+    def _start(self, progress: StepProgress, fragments: Sequence[_Fragment], *, in_full: bool = False) -> None:
         self._started_s = self._timeline.now_s()
-        for mean in self._means:
-            mean.start(clock=progress.clock, num_steps=max(1, self._num_steps), share=self._share, in_full=in_full)
+        for fragment in fragments:
+            for mean in fragment.means:
+                mean.start(clock=progress.clock, num_steps=fragment.num_steps, share=self._share, in_full=in_full)
+            fragment.num_steps = 0
         if self._moments is not None:
             self._moments.begun()
-        self._num_steps = 0
-        self._pending = progress
+        self._pending = progress, fragments
 
     @torch.no_grad()
     def _merge(self) -> None:
         if self._pending is None:
             return
-        started, self._pending = self._pending, None
+        (started, fragments), self._pending = self._pending, None
+        under_way = [mean for fragment in fragments for mean in fragment.means]
         begun_s = self._timeline.now_s()
-        took_s = [mean.wait() for mean in self._means]
+        took_s = [mean.wait() for mean in under_way]
         if self._policy.delay == 0:  # nothing but the exchange since it was begun
             took_s = [self._timeline.now_s() - self._started_s]
         known_s = [each_s for each_s in took_s if each_s is not None]
@@ -194,48 +233,53 @@ class AveragingExchange(CollectiveExchange):
         # without steps since, the mean itself is taken: replicas are then equal to the bit
         stepped_since = self._latest is not None and self._latest.clock != started.clock
         self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
-        means = [mean.merge(stepped=stepped_since) for mean in self._means]
-        self._averaged_clock = started.clock
-        if any(mean.refused for mean in self._means):
-            self._blame(started.clock)
+        found = {id(mean): mean.merge(stepped=stepped_since) for mean in under_way}
+        for fragment in fragments:
+            fragment.settled = started.clock
+        if any(mean.refused for mean in under_way):
+            self._blame(started.clock, under_way)
         if self._records is not None:
             self._records.exchanged(started.clock)
-        self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(means))
+        self._snapshots.offer(started.global_samples, at_s=started.at_s, state=lambda: self._state(found))
 
-    def _blame(self, clock: int) -> None:
-        guilty = not all(mean.sent_finite for mean in self._means)
+    def _blame(self, clock: int, means: Sequence[ReplicaMean]) -> None:
+        guilty = not all(mean.sent_finite for mean in means)
         if takes_blame(self._group, guilty=guilty, device=self._replica.device):
             self._timeline.refuse(clock, "not_finite")
 
-    def _state(self, means: Sequence[torch.Tensor]) -> State:
+    def _state(self, found: Mapping[int, Tensor]) -> State:
         """Return the averaged tensors by name; what is not averaged (integer buffers) comes from this rank."""
         state = self._replica.state()
-        for mean, flat in zip(self._means, means, strict=True):
+        for mean in self._means:
+            flat = found.get(id(mean), mean.base if isinstance(mean, DeltaMean) else None)
+            if flat is None:
+                continue
             for (name, _), part in zip(mean.named, parts_of(flat, mean.tensors), strict=True):
                 state[name] = part.to("cpu", copy=True)
         return state
 
     @torch.no_grad()
     def shared(self) -> State | None:
-        """Compute the mean of the replicas as they are now (a collective of its own) for rank 0; the replicas stay.
+        """Return what outer steps have made, or else compute the mean of the replicas as they are now, for rank 0.
 
-        Before the first step, and right after an averaging, all replicas are equal to the bit, and rank 0's own is the
-        mean: at a run's end no worker waits here for one that is lost.
+        A mean is a collective of its own; the replicas stay. Before the first step, and right after an averaging, all
+        replicas are equal to the bit, and rank 0's own is the mean: at a run's end no worker waits here for one that is
+        lost.
         """
-        if self._latest is None or self._latest.clock == self._averaged_clock:
+        if self._latest is None or self._latest.clock == self._settled:
             return self._replica.state() if self._leads else None
-        means = [flat_of(mean.tensors) for mean in self._means]
-        for flat in means:
-            self._group.all_reduce(flat).wait()
-            flat.div_(self._group.size)
-        return self._state(means) if self._leads else None
+        found = {id(mean): mean.shared() for mean in self._means}
+        return self._state(found) if self._leads else None
 
     def finish(self) -> None:
         self._merge()
         latest = self._latest
-        kept_back = any(mean.kept_back for mean in self._means)
-        if latest is not None and (latest.clock != self._averaged_clock or kept_back):
-            self._start(latest, in_full=True)
+        if latest is None:
+            return
+        kept_back = any(fragment.kept_back for fragment in self._fragments)
+        left = [one for one in self._fragments if one.settled != latest.clock or one.kept_back]
+        if left:
+            self._start(latest, left, in_full=True)
             self._merge()
             if self._records is not None and kept_back:
                 self._records.settled(latest.clock)

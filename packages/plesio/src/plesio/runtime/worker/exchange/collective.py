@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from plesio.core.errors import ExchangeError
 from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
+from plesio.policies.outer_rule import OuterRule
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
@@ -59,8 +60,9 @@ class CollectiveExchanges:
         self._seed = seed
         self._watch = watch
         self._elastic = elastic
-        self._outer: dict[torch.dtype, OuterStep] = {}
-        self._outer_made_as: tuple[float, float] | None = None
+        self._outer: list[dict[torch.dtype, OuterStep]] = []
+        """The outer steps of each fragment, by dtype."""
+        self._outer_made_as: OuterRule | None = None
         self._racks: Racks | None = None
         """Known when it is first needed: all ranks take part in that."""
 
@@ -93,17 +95,22 @@ class CollectiveExchanges:
             self._replica.scaling.agree(self._group, device=self._replica.device)
 
     def own(self) -> dict[str, Any]:
-        outer = {str(dtype): step.velocity for dtype, step in self._outer.items()}
-        return {"outer": outer, "made_as": None if self._outer_made_as is None else list(self._outer_made_as)}
+        if self._outer_made_as is None:
+            return {"made_as": None}
+        velocities = [{str(dtype): step.velocity for dtype, step in one.items()} for one in self._outer]
+        return {"made_as": asdict(self._outer_made_as), "outer": velocities}
 
     def take_own(self, own: dict[str, Any]) -> None:
         if own["made_as"] is None:
             return
-        inner_rate, momentum = own["made_as"]
-        self._outer_made_as = inner_rate, momentum
-        self._outer = {dtype: OuterStep(inner_rate=inner_rate, momentum=momentum) for dtype in self._dtypes()}
-        for dtype, step in self._outer.items():
-            step.go_on_from(own["outer"][str(dtype)], device=self._replica.device)
+        self._make_outer(OuterRule(**own["made_as"]), num_fragments=len(own["outer"]))
+        for one, velocities in zip(self._outer, own["outer"], strict=True):
+            for dtype, step in one.items():
+                step.go_on_from(velocities[str(dtype)], device=self._replica.device)
+
+    def _make_outer(self, rule: OuterRule, *, num_fragments: int) -> None:
+        self._outer_made_as = rule
+        self._outer = [{dtype: OuterStep(rule) for dtype in self._dtypes()} for _ in range(num_fragments)]
 
     def _dtypes(self) -> set[torch.dtype]:
         return {parameter.dtype for parameter in self._replica.parameters.values()}
@@ -159,14 +166,14 @@ class CollectiveExchanges:
         group: Group | BetweenRacks,
         *,
         num_replicas: int,
-        outer: Mapping[torch.dtype, OuterStep] | None = None,
+        outer: Sequence[Mapping[torch.dtype, OuterStep]] = (),
     ) -> DeltaAveraging | None:
         """Return how deltas are averaged under ``policy``; None where the parameters themselves are."""
         make_reducer = _reducers_of(group, policy, seed=self._seed)
         moments = self._moments(policy, num_replicas=num_replicas)
-        if make_reducer is None and outer is None and moments is None:
+        if make_reducer is None and not outer and moments is None:
             return None
-        return DeltaAveraging(make_reducer=make_reducer, outer=outer or {}, moments=moments)
+        return DeltaAveraging(make_reducer=make_reducer, outer=outer, moments=moments)
 
     def _moments(self, policy: Policy, *, num_replicas: int) -> MeanMoments | None:
         """Make the moments that follow the mean of the workers, if ``policy`` shares them."""
@@ -225,13 +232,14 @@ class CollectiveExchanges:
             return all(parameter.device.type == "cpu" for parameter in self._replica.sparse.values())
         return not self._replica.sparse and ddp_comm_hook(policy.compression) is not None
 
-    def _outer_steps(self, policy: Policy) -> Mapping[torch.dtype, OuterStep] | None:
+    def _outer_steps(self, policy: Policy) -> Sequence[Mapping[torch.dtype, OuterStep]]:
         """Return the outer steps, the previous ones if made alike: their momentum outlives a change of the period."""
-        made_as = policy.inner_rate, policy.momentum
-        if self._outer_made_as != made_as:
-            self._outer_made_as = made_as
-            self._outer = {dtype: OuterStep(inner_rate=made_as[0], momentum=made_as[1]) for dtype in self._dtypes()}
-        return self._outer if policy.has_outer_step else None
+        rule = policy.outer_step
+        if rule is None:
+            self._outer_made_as, self._outer = None, []
+        elif rule != self._outer_made_as or len(self._outer) != policy.fragments:
+            self._make_outer(rule, num_fragments=policy.fragments)
+        return self._outer
 
     def racks(self) -> Racks:
         """Find the racks of all ranks once; all of them call it."""

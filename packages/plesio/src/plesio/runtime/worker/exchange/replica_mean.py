@@ -15,6 +15,12 @@ The rest of a delta stays in the reducer's residual and is sent later; the repli
 that is not in the mean. With weights w of the ranks, ``Σ w x = base + Σ w delta``, so nothing depends on the base but
 rounding, and how far the codec's zero is from x.
 
+**Where the base is what workers share** (DiLoCo), and not a mean of theirs that was, a replica that has made steps
+since goes towards it, ``x <- α x + (1 - α) base``, and any other becomes it. By *radial-directional averaging*
+(``rda``) the mean of the deltas is made of two, tensor by tensor: of their lengths, and of their directions.
+
+    r = Σ w |delta|,     u = Σ w delta / |delta|,     mean = r u / |u|
+
 A mean delta that is not finite is refused: it counts as zero, so that all ranks go back to the base, less what was
 trained since; a rank whose own delta was not finite, to the base itself.
 """
@@ -24,6 +30,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from plesio.policies.policy import MergeKind
 from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.exchange.flat import flat_of, parts_of
 from plesio.runtime.worker.exchange.group import Summing, Work
@@ -59,7 +66,7 @@ class ParameterMean:
 
         Args:
             clock: The exchange's.
-            num_steps: Since the last one was begun, at least 1.
+            num_steps: Since the last one was begun.
             share: This rank's weight; the ranks' shares add up to their number.
             in_full: Send everything, also what was kept back.
         """
@@ -87,6 +94,10 @@ class ParameterMean:
                 tensor.copy_(after)
         return mean
 
+    def shared(self) -> Tensor:
+        """Return the mean of the tensors as they are now, flat; they stay. A collective of its own."""
+        return _mean_now(self.tensors, self._group)
+
 
 class DeltaMean:
     """The mean of how far the tensors have come since the last one.
@@ -94,11 +105,21 @@ class DeltaMean:
     Args:
         named: Tensors of one dtype, equal on all ranks.
         reducer: Made for their shapes; None sends all of a delta.
+        outer: Makes a step of the mean; None: it is the mean.
+        own_share: α, where the base is what workers share; None where it is a mean of theirs.
         met: Called with the tensors and the mean delta, flat, before anything becomes of it; not where it is refused.
     """
 
     def __init__(
-        self, named: Sequence[Named], *, reducer: Reducer | None, outer: OuterStep, group: Summing, met: Met
+        self,
+        named: Sequence[Named],
+        *,
+        reducer: Reducer | None,
+        outer: OuterStep | None,
+        own_share: float | None,
+        averages: MergeKind,
+        group: Summing,
+        met: Met,
     ) -> None:
         self.named = named
         self.tensors = [tensor for _, tensor in named]
@@ -111,6 +132,8 @@ class DeltaMean:
         self.begin()
         self._reducer = reducer
         self._outer = outer
+        self._own_share = own_share
+        self._lengths: _Lengths | None = _Lengths(self.tensors, group=group) if averages == "rda" else None
         self._met = met
         self._num_steps = 0
         self._group = group
@@ -119,24 +142,28 @@ class DeltaMean:
 
     def begin(self) -> None:
         """Count from the tensors as they are now."""
-        self._base = flat_of(self.tensors)
+        self.base = flat_of(self.tensors)
+        """The last mean, or what outer steps have made."""
 
     def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         self._num_steps = num_steps
-        self._own = flat_of(self.tensors).sub_(self._base)
+        self._own = flat_of(self.tensors).sub_(self.base)
         weight = share / self._group.size
+        sent = self._own if self._lengths is None else self._lengths.begin(self._own, weight=weight)
         if self._reducer is None:
-            total = self._own * weight
+            total = sent * weight
             work = self._group.all_reduce(total)
             self._pending = PendingMean(lambda: (work.wait(), total)[1], took_s=work.took_s)
         else:
-            self._pending = self._reducer.begin(self._own, clock, weight=weight, in_full=in_full)
+            self._pending = self._reducer.begin(sent, clock, weight=weight, in_full=in_full)
             self.kept_back = self._reducer.compression.keeps_residual and not in_full
 
     def wait(self) -> float | None:
         assert self._pending is not None, "begun"
         pending, self._pending = self._pending, None
         self._mean = pending.wait()
+        if self._lengths is not None:
+            self._mean = self._lengths.given_to(self._mean)
         return pending.took_s()
 
     def merge(self, *, stepped: bool) -> Tensor:
@@ -147,17 +174,60 @@ class DeltaMean:
             self._mean.zero_()
         else:
             self._met(self.named, self._mean)
-            self._mean = self._outer.step(self._mean, num_steps=self._num_steps)
-            self._base.add_(self._mean)
-        bases = parts_of(self._base, self.tensors)
+            if self._outer is not None:
+                self._mean = self._outer.step(self._mean, num_steps=self._num_steps)
+            self.base.add_(self._mean)
+        bases = parts_of(self.base, self.tensors)
         corrections = parts_of(self._mean.sub_(self._own), self.tensors)
         for tensor, base, correction in zip(self.tensors, bases, corrections, strict=True):
-            if stepped and self.sent_finite:
+            if self._own_share == 0 or not (stepped and self.sent_finite):
+                tensor.copy_(base)
+            elif self._own_share is None:
                 tensor.add_(correction)
             else:
-                tensor.copy_(base)
+                tensor.mul_(self._own_share).add_(base * (1 - self._own_share))
         self._own = self._mean = torch.empty(0)
-        return self._base
+        return self.base
+
+    def shared(self) -> Tensor:
+        """Return what workers share now, flat: the base, or the mean of theirs by a collective of its own."""
+        return _mean_now(self.tensors, self._group) if self._own_share is None else self.base
+
+
+class _Lengths:
+    """The mean of deltas' lengths, tensor by tensor, where their directions are averaged apart from them."""
+
+    def __init__(self, tensors: Sequence[Tensor], *, group: Summing) -> None:
+        self._tensors, self._group = tensors, group
+        self._mean: tuple[Tensor, Work] | None = None
+
+    def begin(self, delta: Tensor, *, weight: float) -> Tensor:
+        """Begin the mean of the lengths, and return the directions; a tensor that has not moved has none."""
+        lengths = self._of(delta)
+        mean = lengths * weight
+        self._mean = mean, self._group.all_reduce(mean)
+        return self._scaled(delta, 1 / torch.where(lengths == 0, 1, lengths))
+
+    def given_to(self, directions: Tensor) -> Tensor:
+        """Return the mean directions in the mean lengths."""
+        assert self._mean is not None, "begun"
+        (mean, work), self._mean = self._mean, None
+        work.wait()
+        lengths = self._of(directions)
+        return self._scaled(directions, mean / torch.where(lengths == 0, 1, lengths))
+
+    def _of(self, flat: Tensor) -> Tensor:
+        return torch.stack([torch.linalg.vector_norm(part) for part in parts_of(flat, self._tensors)])
+
+    def _scaled(self, flat: Tensor, factors: Tensor) -> Tensor:
+        parts = zip(parts_of(flat, self._tensors), factors, strict=True)
+        return torch.cat([(part * factor).reshape(-1) for part, factor in parts])
+
+
+def _mean_now(tensors: Sequence[Tensor], group: Summing) -> Tensor:
+    flat = flat_of(tensors)
+    group.all_reduce(flat).wait()
+    return flat.div_(group.size)
 
 
 ReplicaMean = ParameterMean | DeltaMean

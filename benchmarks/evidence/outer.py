@@ -1,0 +1,171 @@
+"""DiLoCo's outer optimizer on a small model: perplexity at equal samples, time to BSP's, and what predicts both.
+
+Four virtual workers train `stdlib_lm` for one epoch with AdamW, over links of 10 or 100 Mbit/s.
+
+    python benchmarks/evidence/outer.py policies --seeds 3       # bsp, local_sgd and diloco by momentum and compression
+    python benchmarks/evidence/outer.py policies --only diloco:8,outer_momentum=0.3 --seeds 3
+    python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum
+
+ρ is the mean cosine of successive outer gradients. If they agree so from each one to the next, each moves the shared
+parameters by η (1 + μ / (1 - μρ)) of itself in the end: the *effective rate*. `rates` sorts by it.
+
+Runs are kept in runs/outer/; what is there is not done again.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plesio.bench.recipe import make_recipe
+from plesio.core.results import RunResult
+from plesio.policies import parse_policy
+from plesio.runtime.worker.exchange.outer_step import OuterStep
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kept_runs import keep_runs
+from record import plus_minus, print_table
+
+OUT = Path(__file__).parents[2] / "runs" / "outer"
+LINKS = ("10 Mbit/s", "100 Mbit/s")
+MOMENTA = (0.0, 0.3, 0.6, 0.9)
+RATES = (0.35, 0.7, 1.0, 1.4)
+POLICIES = (
+    "bsp",
+    "local_sgd:8",
+    "local_sgd:32",
+    *(f"diloco:{steps},outer_momentum={momentum}" for steps in (8, 32) for momentum in MOMENTA),
+    *(
+        f"diloco:{steps},outer_momentum=0.3,compress={codec}"
+        for steps in (8, 32)
+        for codec in ("qsgd:8", "qsgd:4+feedback")
+    ),
+)
+
+
+@contextmanager
+def recorded_outer_gradients() -> Iterator[dict[int, list[Tensor]]]:
+    """Yield what each outer optimizer is given, by the order in which they were made, within this context."""
+    seen: dict[int, list[Tensor]] = {}
+    step = OuterStep.step
+
+    def recorded(self: OuterStep, progress: Tensor, *, num_steps: int) -> Tensor:
+        seen.setdefault(id(self), []).append(progress.clone())
+        return step(self, progress, num_steps=num_steps)
+
+    OuterStep.step = recorded  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        OuterStep.step = step  # type: ignore[method-assign]
+
+
+def autocorrelation(gradients: Sequence[Tensor]) -> float:
+    """Return the mean cosine of successive ones; the last, of a round that the end cut short, is left out."""
+    pairs = itertools.pairwise(gradients[:-1])
+    found = [float(torch.nn.functional.cosine_similarity(one, other, dim=0)) for one, other in pairs]
+    return statistics.fmean(found) if found else math.nan
+
+
+def do(policy: str, *, link: str, seed: int) -> tuple[RunResult, float]:
+    """Return a run and ρ; NaN without an outer optimizer."""
+    cluster = f'hosts = 4\n[nic]\nlatency = "50 us"\nbandwidth = "{link}"\n'
+    workers = {"count": 4, "cluster": cluster, "step_time": {"kind": "lognormal", "mean": "20 ms", "cv": 0.1}}
+    options = {"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}
+    recipe = make_recipe(
+        {
+            "task": {"name": "stdlib_lm", "batch_size": 8, "options": options},
+            "run": {"policies": [policy], "seeds": [seed], "epochs": 1, "evaluate_every": 256},
+            "workers": workers,
+        },
+        folder=Path.cwd(),
+        where="outer.py",
+    )
+    out = OUT / link.replace(" ", "").replace("/", "-") / policy.replace(":", "-").replace(",", "-") / str(seed)
+    kept = out / "rho.json"
+    with recorded_outer_gradients() as seen:
+        [run] = keep_runs(recipe, out=out)[parse_policy(policy).spec]
+    if not kept.exists():
+        kept.write_text(json.dumps(autocorrelation(next(iter(seen.values()), []))), encoding="utf-8")
+    return run, float(json.loads(kept.read_text(encoding="utf-8")))
+
+
+def time_to(run: RunResult, perplexity: float) -> float:
+    """Return the seconds up to the first evaluation that is no worse; infinity if there is none."""
+    return next((point.at_s for point in run.evaluations if point.metric <= perplexity), math.inf)
+
+
+def effective_rate(rate: float, momentum: float, rho: float) -> float:
+    return rate * (1 + momentum / (1 - momentum * rho))
+
+
+def show_policies(policies: Sequence[str], *, seeds: int) -> None:
+    """Print perplexities at equal samples, and times to the final perplexity of bsp with the same seed."""
+    rows = []
+    for policy in policies:
+        cells = [policy]
+        times: list[str] = []
+        for link in LINKS:
+            runs = [do(policy, link=link, seed=seed) for seed in range(seeds)]
+            base = [do("bsp", link=link, seed=seed)[0] for seed in range(seeds)]
+            ratios = [
+                time_to(run, other.final_metric or math.nan) / time_to(other, other.final_metric or math.nan)
+                for (run, _), other in zip(runs, base, strict=True)
+            ]
+            times += [
+                plus_minus(ratios),
+                plus_minus([run.wall_s / other.wall_s for (run, _), other in zip(runs, base, strict=True)]),
+            ]
+        found = plus_minus([run.final_metric or math.nan for run, _ in runs], ".3f")
+        rows.append([*cells, found, f"{statistics.fmean(rho for _, rho in runs):.2f}", *times])
+    columns = [
+        "policy",
+        "perplexity",
+        "ρ",
+        *(f"{what}, {link}" for link in LINKS for what in ("to bsp's", "whole run")),
+    ]
+    print_table(f"{seeds} seeds; times over bsp's", columns=columns, rows=rows)
+
+
+def show_rates() -> None:
+    """Print perplexity by effective rate, and how well the order of three such rates fits it."""
+    for steps in (8, 32):
+        rows: list[tuple[Any, ...]] = []
+        for rate in RATES:
+            for momentum in MOMENTA:
+                policy = f"diloco:{steps},outer_lr={rate},outer_momentum={momentum}"
+                run, rho = do(policy, link="100 Mbit/s", seed=0)
+                rows.append((effective_rate(rate, momentum, rho), rate, momentum, rho, run.final_metric or math.nan))
+        rows.sort()
+        print_table(
+            f"diloco:{steps}, seed 0",
+            columns=["η(1+μ/(1-μρ))", "η", "μ", "ρ", "perplexity"],
+            rows=[(f"{e:.2f}", f"{eta}", f"{mu}", f"{rho:.2f}", f"{metric:.3f}") for e, eta, mu, rho, metric in rows],
+        )
+
+
+def main() -> None:
+    """Do one of the two."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["policies", "rates"])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", action="append", default=[], help="a policy, instead of all; may be given again")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.what == "rates":
+        show_rates()
+    else:
+        show_policies(arguments.only or POLICIES, seeds=arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()
