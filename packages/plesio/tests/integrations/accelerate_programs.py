@@ -5,7 +5,12 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs, set_seed
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DDPCommunicationHookType,
+    DistributedDataParallelKwargs,
+    set_seed,
+)
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -96,7 +101,7 @@ def values(model: nn.Module) -> list[float]:
 
 
 def saved_and_loaded(*, policy: str, folder: str) -> dict[str, Any]:
-    """Train on for an epoch after saving; and the same in a second training, which loads what was saved.
+    """Train on for an epoch after saving; the same in a second training, which loads that; and once more in a third.
 
     Accelerate saves no order of samples.
     """
@@ -121,13 +126,23 @@ def saved_and_loaded(*, policy: str, folder: str) -> dict[str, Any]:
     refused = ""
     try:
         accelerator.load_state(folder)
-    except Exception as error:
+    except ConfigError as error:
         refused = str(error)
     accelerator.leave()
     again = values(model)
+    accelerator.free_memory()
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    epoch(accelerator, model, optimizer, loader, scheduler)
+    once_more = accelerator.session.clock
     accelerator.end_training()
-    found = {"at_save": at_save, "loaded": loaded, "rate": rate, "refused": refused}
-    return found | {"straight": straight, "again": again}
+    found: dict[str, Any] = {}
+    uneven = DataLoaderConfiguration(even_batches=False)
+    try:
+        accelerator_of(policy, gradient_accumulation_steps=1, dataloader_config=uneven)
+    except ConfigError as error:
+        found["uneven"] = str(error)
+    found |= {"at_save": at_save, "loaded": loaded, "rate": rate, "refused": refused}
+    return found | {"straight": straight, "again": again, "once_more": once_more}
 
 
 def refused() -> dict[str, str]:

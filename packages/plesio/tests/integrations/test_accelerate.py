@@ -50,6 +50,8 @@ def test_a_run_goes_on_from_what_was_saved(policy: str, tmp_path: Path):
     if policy == "bsp":
         assert first["again"] == pytest.approx(first["straight"], rel=1e-4, abs=1e-6)
     assert "load before the first step" in first["refused"]
+    assert first["once_more"] == 12, "a prepared optimizer joins anew"
+    assert "even_batches=False gives one worker more" in first["uneven"]
     assert first["rate"] < 0.02
 
 

@@ -1,6 +1,9 @@
 """``session.optimizer`` and ``session.shared``: what frameworks that own the loop hold, alone and in two processes."""
 
+import copy
+import pickle
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,19 @@ def test_a_state_is_loaded_before_the_first_step_only():
         session.optimizer.step()
         with pytest.raises(ConfigError, match="after step 1"):
             session.optimizer.load_state_dict(own.state_dict())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_copy_is_refused_and_leaves_it_as_it_was(copied: Callable[[Any], Any]):
+    model, own = of_one()
+    seen: list[int] = []
+    with plesio.join(model, own) as session:
+        session.optimizer.register_step_pre_hook(lambda *_: seen.append(1))
+        with pytest.raises(ConfigError, match="take its state_dict"):
+            copied(session.optimizer)
+        gradient(model, 0)
+        session.optimizer.step()
+    assert seen == [1]
 
 
 def test_a_scheduler_of_it_can_be_given_to_the_session():

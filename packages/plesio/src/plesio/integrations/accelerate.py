@@ -39,7 +39,8 @@ class PlesioAccelerator(Accelerator):
         **settings: Those of ``Accelerator``.
 
     Raises:
-        ConfigError: They ask for another way to exchange: DeepSpeed, FSDP, a communication hook of DDP.
+        ConfigError: They ask for another way to exchange (DeepSpeed, FSDP, a communication hook of DDP), or for uneven
+            batches.
     """
 
     def __init__(self, policy: Policy | str, *, trace: Path | str | None = None, **settings: Any) -> None:
@@ -67,6 +68,11 @@ class PlesioAccelerator(Accelerator):
                 f"PlesioAccelerator exchanges by {self._policy.spec}, and another way is set as well "
                 f"({self.distributed_type.value}): leave the plugin out, or use Accelerator"
             )
+        if self.num_processes > 1 and not self.even_batches:
+            raise ConfigError(
+                "even_batches=False gives one worker more batches than another, and the others would wait for it: "
+                "leave it out"
+            )
         ddp = self.ddp_handler
         if ddp is not None and (ddp.comm_hook != DDPCommunicationHookType.NO or not ddp.broadcast_buffers):
             raise ConfigError(
@@ -85,7 +91,7 @@ class PlesioAccelerator(Accelerator):
         for place, (one, where) in enumerate(zip(args, placements, strict=True)):
             if isinstance(one, nn.Module):
                 done[place] = self.prepare_model(one, device_placement=where)
-        optimizers = {place: one for place, one in enumerate(args) if _is_raw(one)}
+        optimizers = {place: raw for place, one in enumerate(args) if (raw := self._raw(one)) is not None}
         if optimizers:
             own = self._join(list(optimizers.values()))
             done |= dict(zip(optimizers, map(self._prepared, own), strict=True))
@@ -127,7 +133,14 @@ class PlesioAccelerator(Accelerator):
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Any:
         """Join, as `prepare` does."""
-        return self.prepare(optimizer) if _is_raw(optimizer) else super().prepare_optimizer(optimizer)
+        return super().prepare_optimizer(optimizer) if self._raw(optimizer) is None else self.prepare(optimizer)
+
+    def _raw(self, one: object) -> Optimizer | None:
+        """Return the script's own optimizer, if this is one that is to join: a new one, or one of a closed session."""
+        if self.session is None and isinstance(one, _PreparedOptimizer):
+            own: Optimizer = one.optimizer.wrapped
+            return own
+        return one if isinstance(one, Optimizer) and not isinstance(one, AcceleratedOptimizer) else None
 
     @contextlib.contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
@@ -225,7 +238,3 @@ class _PreparedOptimizer(AcceleratedOptimizer):
         before = 0.0 if self._loss_scaler is None else self._loss_scaler.get_scale()
         super().step(closure)
         self._is_overflow = self._loss_scaler is not None and self._loss_scaler.get_scale() < before
-
-
-def _is_raw(one: object) -> bool:
-    return isinstance(one, Optimizer) and not isinstance(one, AcceleratedOptimizer)

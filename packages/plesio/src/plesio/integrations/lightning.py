@@ -56,7 +56,6 @@ class PlesioStrategy(DDPStrategy):
         super().__init__(**_checked_settings(settings))
         self.session: Session | None = None
         """The session, while ``fit`` trains."""
-        self._accumulates = False
 
     def _configure_launcher(self) -> None:
         _check_started(self.num_processes, self.num_nodes)
@@ -89,7 +88,7 @@ class PlesioStrategy(DDPStrategy):
     def post_backward(self, closure_loss: torch.Tensor) -> None:
         """Average the gradients of a manual backward pass, so that they can be clipped."""
         super().post_backward(closure_loss)
-        if self.session is not None and not self._accumulates and not self.lightning_module.automatic_optimization:
+        if self.session is not None and not self.lightning_module.automatic_optimization:
             optimizers_of(self.session)[0].average()
 
     @contextlib.contextmanager

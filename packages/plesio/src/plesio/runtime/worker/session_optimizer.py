@@ -7,11 +7,12 @@ it with the gradients of that optimizer's parameters alone, and the others' wait
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import torch
 from torch.optim import Optimizer
 
+from plesio.core.errors import ConfigError
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.whole_state import load_optimizer
@@ -53,9 +54,11 @@ class SessionOptimizer(Optimizer):
         self._samples = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name == "wrapped":  # in a copy that is being made
-            raise AttributeError(name)
         return getattr(self.wrapped, name)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refuse to be copied or pickled: torch's copy has no session."""
+        raise ConfigError("session.optimizer is of one session and cannot be copied or pickled: take its state_dict()")
 
     def given(self, samples: int) -> None:
         """Count so many samples as the next step's, over a loader of one's own."""
