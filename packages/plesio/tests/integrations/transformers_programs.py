@@ -1,5 +1,6 @@
 """Training with Transformers; here, because worker processes import it by name."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from transformers import (
     set_seed,
 )
 
-from plesio.core.errors import ConfigError
 from plesio.core.results import read_results
 from plesio.integrations.transformers import PlesioTrainer
+from support.frameworks import lines_of
 
 VOCABULARY = 32
 
@@ -74,6 +75,9 @@ def trainer_of(task: str, policy: str, folder: Path, **arguments: Any) -> Traine
             "logging_steps": 4,
             "report_to": "none",
             "disable_tqdm": True,
+            # the graph of the forward pass has no parameters then
+            "gradient_checkpointing": task == "causal",
+            "gradient_checkpointing_kwargs": {"use_reentrant": True},
         }
         | arguments
     )
@@ -102,7 +106,7 @@ def trained(*, task: str, policies: list[str], folder: str) -> dict[str, Any]:
         trainer = trainer_of(task, policy, Path(folder) / policy.replace(":", ""))
         trainer.train()
         found[policy] = {
-            "eval_loss": told(trainer, "eval_loss"),
+            "losses": told(trainer, "eval_loss"),
             "eval_accuracy": told(trainer, "eval_accuracy"),
             "norms": told(trainer, "grad_norm"),
             "rates": told(trainer, "learning_rate"),
@@ -137,9 +141,11 @@ def resumed(*, policy: str, folder: str, task: str = "causal") -> dict[str, Any]
     }
 
 
-def refused(*, folder: str) -> str:
-    try:
-        trainer_of("causal", "fsdp", Path(folder))
-    except ConfigError as error:
-        return str(error)
-    return ""
+def refused() -> dict[str, str]:
+    folder = Path(tempfile.gettempdir())  # nothing is written
+    return lines_of(
+        {
+            "fsdp": lambda: trainer_of("causal", "fsdp", folder),
+            "buffers": lambda: trainer_of("causal", "bsp", folder, ddp_broadcast_buffers=False),
+        }
+    )

@@ -35,6 +35,12 @@ def digest(network: nn.Module) -> str:
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in network.parameters())).hexdigest()
 
 
+def train(session: plesio.Session, network: nn.Module, steps: range) -> None:
+    for step in steps:
+        loss_of(network, step, session.rank).backward()
+        session.optimizer.step()
+
+
 def stepped(*, policy: str, steps: int, by: str) -> dict[str, Any]:
     """Step by ``session.step``, by the optimizer, or by the optimizer with a closure."""
     network = model()
@@ -69,16 +75,21 @@ def stepped(*, policy: str, steps: int, by: str) -> dict[str, Any]:
     }
 
 
-def in_turns(*, policy: str, steps: int) -> dict[str, Any]:
-    """Step two optimizers one after the other; the second loss is of what the first step has made."""
+def in_turns(*, policy: str, steps: int, freezes: bool) -> dict[str, Any]:
+    """Step two optimizers one after the other; the second loss is of what the first step has made.
+
+    With ``freezes`` only the layer whose optimizer steps requires gradients, as a GAN's loop has it.
+    """
     network = model()
     first = torch.optim.SGD(network[0].parameters(), lr=0.05, momentum=0.9)
     second = torch.optim.SGD(network[2].parameters(), lr=0.1)
     with plesio.join(network, [first, second], policy=policy) as session:
         for step in range(steps):
-            for optimizer in session.optimizer:
+            for optimizer, other in zip(session.optimizer, [network[2], network[0]], strict=True):
+                other.requires_grad_(not freezes)
                 loss_of(network, step, session.rank).backward()
                 optimizer.step()
+                other.requires_grad_(True)
                 network.zero_grad()
         clock = session.clock
     return {"model": values(network), "clock": clock}
@@ -89,9 +100,7 @@ def resumed(*, policy: str, steps: int) -> dict[str, Any]:
     network = model()
     own = torch.optim.Adam(network.parameters(), lr=0.02)
     with plesio.join(network, own, policy=policy) as session:
-        for step in range(steps):
-            loss_of(network, step, session.rank).backward()
-            session.optimizer.step()
+        train(session, network, range(steps))
         with session.shared:
             weights = {name: value.clone() for name, value in network.state_dict().items()}
         state = session.optimizer.state_dict()
@@ -100,9 +109,7 @@ def resumed(*, policy: str, steps: int) -> dict[str, Any]:
     with plesio.join(network, own, policy=policy) as session:
         network.load_state_dict(weights)
         session.optimizer.load_state_dict(state)
-        for step in range(steps, 2 * steps):
-            loss_of(network, step, session.rank).backward()
-            session.optimizer.step()
+        train(session, network, range(steps, 2 * steps))
         lines = session.report().fallbacks
     return {"model": values(network), "lr": own.param_groups[0]["lr"], "fallbacks": lines}
 
@@ -113,9 +120,7 @@ def shared(*, policy: str, steps: int) -> dict[str, Any]:
     network = model()
     own = torch.optim.SGD(network.parameters(), lr=0.1)
     with plesio.join(network, own, policy=policy) as session:
-        for step in range(steps):
-            loss_of(network, step, session.rank).backward()
-            session.optimizer.step()
+        train(session, network, range(steps))
         before = digest(network)
         with session.shared:
             within = digest(network)
@@ -128,8 +133,7 @@ def shared(*, policy: str, steps: int) -> dict[str, Any]:
                 network.train()
             network.state_dict()
         after = digest(network)
-        loss_of(network, steps, session.rank).backward()
-        session.optimizer.step()
+        train(session, network, range(steps, steps + 1))
         lines = session.report().fallbacks
     dist.destroy_process_group()
     return {"before": before, "within": [within, again, still], "after": after, "fallbacks": lines}

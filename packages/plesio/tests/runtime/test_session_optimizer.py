@@ -137,9 +137,9 @@ def test_under_ssp_every_step_counts():
     assert (first["clock"], first["samples"], first["fallbacks"]) == (9, 2 * 9 * 8, ())
 
 
-@pytest.mark.parametrize("policy", ["bsp", "bsp,exchange=store"])
-def test_several_step_in_turns_as_in_one_process(policy: str):
-    found = on_processes(2, PROGRAM, "in_turns", policy=policy, steps=6)
+@pytest.mark.parametrize(("policy", "freezes"), [("bsp", False), ("bsp", True), ("bsp,exchange=store", True)])
+def test_several_step_in_turns_as_in_one_process(policy: str, freezes: bool):
+    found = on_processes(2, PROGRAM, "in_turns", policy=policy, steps=6, freezes=freezes)
     network = PROGRAMS["model"]()
     optimizers = [torch.optim.SGD(network[0].parameters(), lr=0.05, momentum=0.9)]
     optimizers.append(torch.optim.SGD(network[2].parameters(), lr=0.1))

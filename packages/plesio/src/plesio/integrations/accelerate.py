@@ -166,6 +166,20 @@ class PlesioAccelerator(Accelerator):
                 one = one.optimizer
             self.scaler.unscale_(getattr(one, "wrapped", one))
 
+    def clip_grad_norm_(self, *args: Any, **settings: Any) -> Any:
+        """Clip by the norm; under ``bsp`` it is that of the mean gradient."""
+        self._average()
+        return super().clip_grad_norm_(*args, **settings)
+
+    def clip_grad_value_(self, *args: Any, **settings: Any) -> None:
+        """Clip the values; under ``bsp`` they are the mean gradient's."""
+        self._average()
+        super().clip_grad_value_(*args, **settings)
+
+    def _average(self) -> None:
+        if self.session is not None and self.sync_gradients:
+            optimizers_of(self.session)[0].average()
+
     def shared(self) -> contextlib.AbstractContextManager[None]:
         """Put the shared parameters into every worker's model in this context; all workers enter it at one place."""
         return contextlib.nullcontext() if self.session is None else self.session.shared

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
+from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.optim import Optimizer
@@ -56,6 +57,7 @@ class PlesioStrategy(DDPStrategy):
         super().__init__(**_checked_settings(settings))
         self.session: Session | None = None
         """The session, while ``fit`` trains."""
+        self._accumulates = False
 
     def _configure_launcher(self) -> None:
         _check_started(self.num_processes, self.num_nodes)
@@ -75,6 +77,8 @@ class PlesioStrategy(DDPStrategy):
             self.model, self.optimizers, policy=self._policy, trace=self._trace, scaler=_scaler(self.precision_plugin)
         )
         self.optimizers = optimizers_of(self.session)
+        if not any(isinstance(one, _Closes) for one in trainer.callbacks):
+            trainer.callbacks.insert(0, _Closes())
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss, as the forward pass of the session's module if the optimization is automatic."""
@@ -86,16 +90,20 @@ class PlesioStrategy(DDPStrategy):
             return self.lightning_module.training_step(*args, **kwargs)
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
-        """Average the gradients of a manual backward pass, so that they can be clipped."""
+        """Average the gradients that the backward pass has not, so that their mean can be clipped."""
         super().post_backward(closure_loss)
-        if self.session is not None and not self.lightning_module.automatic_optimization:
+        if self.session is not None and not self._accumulates:
             optimizers_of(self.session)[0].average()
 
     @contextlib.contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Accumulate gradients on this worker in this context."""
-        with contextlib.nullcontext() if self.session is None else self.session.accumulate():
-            yield
+        self._accumulates = True
+        try:
+            with contextlib.nullcontext() if self.session is None else self.session.accumulate():
+                yield
+        finally:
+            self._accumulates = False
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
         """Make the session's step; where losses are scaled, the session moves the scale."""
@@ -215,11 +223,13 @@ class PlesioFabricStrategy(FabricDDPStrategy):
         return optimizer.step(**kwargs)
 
     def clip_gradients_norm(self, module: nn.Module, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Clip, after the gradients have been unscaled."""
+        """Clip by the norm, after the gradients have been averaged (under ``bsp``) and unscaled."""
+        optimizer.average()
         return super().clip_gradients_norm(module, getattr(optimizer, "wrapped", optimizer), *args, **kwargs)
 
     def clip_gradients_value(self, module: nn.Module, optimizer: Any, clip_val: float) -> Any:
-        """Clip, after the gradients have been unscaled."""
+        """Clip the values, after the gradients have been averaged (under ``bsp``) and unscaled."""
+        optimizer.average()
         return super().clip_gradients_value(module, getattr(optimizer, "wrapped", optimizer), clip_val)
 
     def shared(self) -> contextlib.AbstractContextManager[None]:
@@ -248,6 +258,13 @@ class PlesioFabricStrategy(FabricDDPStrategy):
             self._count.remove()
             session, self.session = self.session, None
             leave(session)
+
+
+class _Closes(Callback):
+    """Closes the session before other callbacks end: what they write into the model then (averaged weights) stays."""
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.strategy.on_train_end()
 
 
 class _Redirected(nn.Module):

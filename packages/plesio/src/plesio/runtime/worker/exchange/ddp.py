@@ -31,7 +31,7 @@ user's ``forward()``. In an elastic run a hook takes what a reduction raises: th
 that nobody uses, and `reduce` raises it in the session's step, which the workers then go on from in a new group.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -96,14 +96,15 @@ class DdpExchange(ReducingExchange):
 
     def _build(self, *, find_unused: bool) -> DistributedDataParallel:
         device = self._replica.device
-        ddp = _Ddp(
-            self._replica.model,
-            device_ids=None if device.type == "cpu" else [device],
-            process_group=self._torch_group.process_group,
-            gradient_as_bucket_view=True,
-            init_sync=False,
-            find_unused_parameters=find_unused,
-        )
+        with _thawed(self._replica.parameters.values()):  # a GAN's loop freezes the part that is not trained at present
+            ddp = _Ddp(
+                self._replica.model,
+                device_ids=None if device.type == "cpu" else [device],
+                process_group=self._torch_group.process_group,
+                gradient_as_bucket_view=True,
+                init_sync=False,
+                find_unused_parameters=find_unused,
+            )
         ddp.group = self._torch_group
         hook = self._comm_hook
         if self._failures is not None:
@@ -323,6 +324,19 @@ class _Failures:
             return over
 
         return reduce
+
+
+@contextmanager
+def _thawed(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    """Have all of them require gradients in this context."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def _times_written(gradients: Sequence[torch.Tensor]) -> int:
