@@ -166,6 +166,8 @@ def test_what_answers_at_once_does_what_the_page_says(
         assert told.exit_code == 0, told.output
 
 
-@pytest.mark.parametrize("line", ["compare --no-such-option 3", "nothing", "compare a b", "run --workers x train.py"])
+@pytest.mark.parametrize(
+    "line", ["compare --no-such-option 3", "nothing", "lab characterise a b", "run --workers x train.py"]
+)
 def test_what_the_program_does_not_take_is_found(line: str):
     assert refusal(line.split(), whole=True) is not None

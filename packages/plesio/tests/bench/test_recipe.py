@@ -10,6 +10,7 @@ import pytest
 
 from plesio.bench.recipe import Recipe, load_recipe, make_task_section, make_workers
 from plesio.bench.recipe_workers import WorkersSection
+from plesio.bench.trainer import section_task
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster, parse_cluster
@@ -223,12 +224,12 @@ def test_a_cluster_is_named_or_in_a_file_beside_the_recipe_or_given(tmp_path: Pa
     assert named.workers.cluster == parse_cluster("16x1gbe")
     assert own.workers.cluster == Cluster.from_toml(TWO_RACKS, name="two")
     assert pickle.loads(pickle.dumps(own)) == own
-    other = load_recipe(tmp_path / "recipe.toml", cluster=parse_cluster("4x1gbe"))
+    other = load_recipe(tmp_path / "recipe.toml", workers={"cluster": parse_cluster("4x1gbe")})
     assert other.workers.cluster == parse_cluster("4x1gbe")
     assert load(tmp_path, GOOD).workers.cluster is None
     (tmp_path / "recipe.toml").write_text(GOOD.replace("count = 4", "count = 5"))
     with pytest.raises(ConfigError, match=r"^--cluster: cluster 4x1gbe has room for 4 workers"):
-        load_recipe(tmp_path / "recipe.toml", cluster=parse_cluster("4x1gbe"))
+        load_recipe(tmp_path / "recipe.toml", workers={"cluster": parse_cluster("4x1gbe")})
 
 
 def test_workers_alone_are_read_as_in_a_recipe(tmp_path: Path):
@@ -243,6 +244,13 @@ def test_a_task_alone_is_read_as_in_a_recipe():
     assert make_task_section("digits", batch_size=8).batch_size == 8
     with pytest.raises(ConfigError, match=r'^task\.name: there is no task "digit"; did you mean "digits"\?'):
         make_task_section("digit")
+
+
+def test_a_script_is_no_task():
+    section = make_task_section("train.py")
+    assert section.is_script
+    with pytest.raises(ConfigError, match=r"train\.py is a script; a task is needed here, as in train\.py:task$"):
+        section_task(section)
 
 
 def test_without_a_step_time_nobody_is_paced(tmp_path: Path):

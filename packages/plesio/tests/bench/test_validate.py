@@ -4,10 +4,12 @@ from typing import Any
 import pytest
 
 from bench.kept_progress import KeptProgress
+from plesio.advisor import ModelSizes
 from plesio.bench import calibrate as calibrating
 from plesio.bench import validate as validating
-from plesio.bench.recipe import Recipe
-from plesio.bench.validate import Workload, matrix, validate
+from plesio.bench.advise_probe import Probed
+from plesio.bench.recipe import Recipe, make_recipe
+from plesio.bench.validate import Workload, matrix, validate, validate_script
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.predictions import Prediction
 from plesio.core.results import Environment, RunResult, Staleness, WorkerTimes
@@ -161,3 +163,43 @@ def test_both_worlds_do_the_same_runs_and_finished_ones_are_kept(tmp_path: Path,
     again = KeptProgress()
     assert validate(settings, out=tmp_path, progress=again) == first
     assert "started" not in {how for how, _ in again.calls}
+
+
+def test_a_script_is_predicted_by_a_probe_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[Recipe] = []
+
+    def runs(recipe: Recipe, **arguments: Any) -> list[RunResult]:
+        seen.append(recipe)
+        return made_up_runs(recipe, **arguments)
+
+    monkeypatch.setattr(validating, "run_comparison", runs)
+    monkeypatch.setattr(validating.os, "sched_getaffinity", lambda pid: {0, 1})
+    (script := tmp_path / "train.py").touch()
+    recipe = make_recipe(
+        {"task": {"name": str(script)}, "run": {"policies": ["bsp", "asp"]}, "workers": {"count": 4}},
+        folder=tmp_path,
+        where="here",
+    )
+    sizes = ModelSizes(shapes=((100, 10),), optimizer_bytes=0, activation_bytes=0, block_bytes=0)
+    probed = Probed(
+        name="train.py",
+        sizes=sizes,
+        has_store=True,
+        shares_moments=True,
+        batch_size=16,
+        gradient_s=0.01,
+        metric_s=0.0,
+        sample_s=0.001,
+    )
+    predictions = validate_script(
+        recipe, probed, out=tmp_path / "out", progress=KeptProgress(), on_remark=lambda line: None
+    )
+    process, virtual = (recipe.workers.step_time_of(0) for recipe in seen)
+    assert process is None
+    assert virtual is not None
+    assert virtual.distribution().mean_s == pytest.approx(0.02)  # four workers take turns on two cores
+    bsp = by_name(predictions, "bsp")
+    assert bsp["throughput"].error == pytest.approx(0.1)
+    assert bsp["throughput"].baseline == pytest.approx(64 / 0.02)
+    assert bsp["bytes"].baseline == pytest.approx(320 * 6_000)
+    assert {one.setting["workers"] for one in predictions} == {"4"}

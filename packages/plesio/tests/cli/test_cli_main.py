@@ -88,7 +88,7 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("compar", "No such command 'compar'. Did you mean 'compare'?"),
         ("--hlep", "No such option"),
         ("compare", "Missing argument"),
-        ("compare recipe.toml", "Missing option '--out'"),
+        ("lab characterise recipe.toml", "Missing option '--out'"),
         ("compare recipe.toml --out x --sedes 0", "No such option: --sedes"),
         ("compare recipe.toml --out x", "there is no recipe recipe.toml"),
         ("compare RECIPE --out x --seeds 0,a", '--seeds "0,a": write whole numbers'),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from plesio.core.errors import ConfigError, TransportError
-from plesio.runtime import supervisor
+from plesio.runtime import worker_output
 from plesio.runtime.launcher import launch
 from plesio.runtime.supervisor import WorkerCommand, supervise
 from plesio.runtime.worker_output import Output, Screen
@@ -488,7 +488,7 @@ def test_an_error_of_several_workers_is_printed_once(
     status: int,
     lines: list[str],
 ):
-    monkeypatch.setattr(supervisor, "_TOGETHER_S", DEADLINE_S)
+    monkeypatch.setattr(worker_output, "_TOGETHER_S", DEADLINE_S)
     script = write_script(tmp_path, MISTAKEN)
     assert launch(script, [what], num_workers=3) == status
     found = [line for line in capfd.readouterr().err.splitlines() if "more can join" not in line]

@@ -5,8 +5,9 @@
 ("1 Gbit/s") everywhere; `plesio.core.units.parse_bandwidth` gives its value.
 """
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +15,9 @@ from typing import Any, Literal
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import PartOfAll, ProgressSink
 from plesio.bench.recipe import Recipe
+from plesio.bench.script_pool import VirtualScriptPool
 from plesio.bench.testbed_pool import check_for_testbed
-from plesio.bench.trainer import recipe_task
+from plesio.bench.trainer import recipe_task, target_of
 from plesio.bench.virtual_pool import VirtualPool
 from plesio.core.arguments import checked
 from plesio.core.combination import Combination, Part
@@ -27,6 +29,8 @@ from plesio.cost.cluster import Cluster
 from plesio.tasks.check import check_task
 
 __all__ = ["ComparisonPlan", "PlannedComparison", "check_plan", "describe_network", "plan_sweep", "run_plan"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +76,24 @@ def check_plan(plan: ComparisonPlan) -> None:
     """
     models: set[str] = set()
     for combination, one in plan.comparisons.items():
+        script = one.recipe.task.is_script
         if combination.world == "virtual":
-            VirtualPool(one.recipe, calibration=one.calibration)
+            (VirtualScriptPool if script else VirtualPool)(one.recipe, calibration=one.calibration)
         elif combination.world == "testbed":
             check_for_testbed(one.recipe)
-        if combination.model not in models:
+        if combination.model not in models and not script:
             check_task(recipe_task(one.recipe))
             models.add(combination.model)
 
 
 @checked
 def run_plan(
-    plan: ComparisonPlan, *, out: Path, resume: bool, progress: ProgressSink
+    plan: ComparisonPlan,
+    *,
+    out: Path,
+    resume: bool,
+    progress: ProgressSink,
+    on_remark: Callable[[str], None] = _log.warning,
 ) -> dict[Combination, list[RunResult]]:
     """Do the runs of a plan, those of each comparison in ``out / comparison.slug``.
 
@@ -93,6 +103,7 @@ def run_plan(
         resume: Keep the finished runs that are there. They are timed to the recipe's target from their evaluations, so
             a plan can be resumed with another target.
         progress: Progress of all runs, as if they were one comparison.
+        on_remark: Takes a line about a script (`plesio.bench.compare`).
 
     Raises:
         ConfigError: A task cannot be trained.
@@ -110,6 +121,7 @@ def run_plan(
             progress=PartOfAll(progress, where=one.where, before=before, total=total),
             world=combination.world,
             calibration=one.calibration,
+            on_remark=on_remark,
         )
         before += one.num_runs
     return done
@@ -173,8 +185,12 @@ def _network(recipe: Recipe) -> Cluster:
             f"the {count} workers fill one host of cluster {cluster.name}, and nothing crosses a network; "
             f"use more workers, or a cluster of smaller hosts, as in --cluster {name}"
         )
-    task = recipe_task(recipe)
-    if task.target is None:
+    if target_of(recipe) is None and recipe.task.is_script:
+        raise ConfigError(
+            f"{recipe.task.script} has no target to time; add --target X, a value of what its session.evaluate gives"
+        )
+    if target_of(recipe) is None:
+        task = recipe_task(recipe)
         better = "more" if task.metric_goal == "max" else "less"
         raise ConfigError(
             f"task {task.name} has no target to time; add --target X, a value of {task.metric_name} ({better} is "

@@ -19,7 +19,6 @@ from plesio.bench.recipe_section import RecipeSection, as_finding, recipe_folder
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, nearest
-from plesio.cost.cluster import Cluster
 from plesio.policies import Adaptive, Policy, parse_policy
 from plesio.policies.grid import GridSetting, canonical_spec, is_grid
 from plesio.tasks import TASK_NAMES
@@ -32,6 +31,7 @@ __all__ = [
     "make_recipe",
     "make_task_section",
     "make_workers",
+    "names_script",
     "read_toml",
 ]
 
@@ -62,9 +62,26 @@ def _no_repeats(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def names_script(name: str) -> bool:
+    """Tell whether a script is named, and not a task in a file.
+
+    >>> names_script("train.py"), names_script("train.py:task"), names_script("digits")
+    (True, False, False)
+    """
+    return name.endswith(".py") and ":" not in name
+
+
+FLAGS: Mapping[str, str] = {
+    "folder": "--checkpoint",
+    "count": "--workers",
+    "step_time": "--step-time",
+    "unequal": "--slow",
+}
+"""Options that are not called as the key that they replace."""
 PolicySpec = Annotated[str, AfterValidator(_canonical_spec)]
 Seed = Annotated[int, Field(ge=0)]
 # TOML has arrays, no tuples: without strict=False they would be refused.
+_LENGTH = 'a run\'s length is "epochs" or "samples"'
 _LISTED = Field(strict=False, min_length=1)
 S = TypeVar("S", bound=RecipeSection)
 
@@ -73,18 +90,33 @@ class TaskSection(RecipeSection):
     """``[task]``: what is trained.
 
     Attributes:
-        name: A name of the catalogue, ``module:attribute`` or ``file.py:attribute``.
+        name: A name of the catalogue, ``module:attribute`` or ``file.py:attribute``; ``file.py`` alone is a script.
         batch_size: Samples in a worker's step; without it, the task's own number.
         options: Arguments of the task.
+        arguments: Arguments of the script; ``{seed}`` in them is the run's seed.
     """
 
     name: str
     batch_size: int | None = Field(default=None, ge=1)
     options: dict[str, Any] = Field(default_factory=dict)
+    arguments: tuple[str, ...] = Field(default=(), strict=False)
+
+    @property
+    def is_script(self) -> bool:
+        """True if a script of the user's is run, and no task trained."""
+        return names_script(self.name)
+
+    @property
+    def script(self) -> Path:
+        """The script."""
+        assert self.is_script, "asked before"
+        return Path(self.name)
 
     @field_validator("name", mode="after")
     @classmethod
     def _findable(cls, name: str, info: ValidationInfo) -> str:
+        if names_script(name):
+            return str(recipe_folder(info) / name)
         place, colon, attribute = name.rpartition(":")
         if not colon and name not in TASK_NAMES:
             hint = 'your own is written "module:attribute" or "file.py:attribute"'
@@ -119,9 +151,8 @@ class RunSection(RecipeSection):
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
-        if (self.epochs is None) == (self.samples is None):
-            given = "neither is" if self.epochs is None else "both are"
-            raise ValueError(f'a run\'s length is "epochs" or "samples"; {given} given: write one of them')
+        if self.epochs is not None and self.samples is not None:
+            raise ValueError(f"{_LENGTH}; both are given: write one of them")
         if self.replicas > 1 and (self.servers or 1) > 1:
             raise ValueError("with replicas = 2 there is one server and its backup; leave servers out")
         return self
@@ -152,6 +183,25 @@ class Recipe(RecipeSection):
             return data
         policies = [spec if text == "adaptive" else text for text in run["policies"]]
         return {**data, "run": {**run, "policies": policies}}
+
+    @model_validator(mode="after")
+    def _script_or_task(self) -> Self:
+        """Refuse what only a task has for a script, and what only a script has for a task."""
+        if not self.task.is_script:
+            if self.run.epochs is None and self.run.samples is None:
+                raise ValueError(f"run: {_LENGTH}; neither is given: write one of them")
+            if self.task.arguments:
+                raise ValueError(f"task: only a script has arguments; {self.task.name} is a task, with options")
+            return self
+        script, defaults = self.task.script.name, RunSection(policies=self.run.policies)
+        for key in ("epochs", "samples", "evaluate_every", "servers", "elastic", "replicas"):
+            if getattr(self.run, key) != getattr(defaults, key):
+                raise ValueError(f"run: {key} is for a task; the script {script} says it itself")
+        if self.task.batch_size is not None or self.task.options:
+            raise ValueError(f"task: batch_size and options are for a task; write arguments for the script {script}")
+        if self.checkpoint is not None:
+            raise ValueError(f"checkpoint: no run of a script is resumed by a comparison; leave it out for {script}")
+        return self
 
     @model_validator(mode="after")
     def _grids_have_their_workers(self) -> Self:
@@ -203,7 +253,7 @@ def load_recipe(
     *,
     policies: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
-    cluster: Cluster | None = None,
+    workers: Mapping[str, Any] | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> Recipe:
     """Read the recipe in a TOML file.
@@ -212,7 +262,7 @@ def load_recipe(
         path: The file; paths in it are relative to its folder.
         policies: Specs that take the place of the file's (``--policies``).
         seeds: Seeds that take the place of the file's (``--seeds``).
-        cluster: Takes the place of the file's (``--cluster``).
+        workers: Keys of ``[workers]`` that take the place of the file's (``--cluster``, ``--workers`` ...).
         checkpoint: Keys of ``[checkpoint]`` that take the place of the file's; a folder is relative to the working
             directory (``--checkpoint``, ``--every``, ``--keep``).
 
@@ -224,12 +274,12 @@ def load_recipe(
     for table, key, value in (
         ("run", "policies", None if policies is None else list(policies)),
         ("run", "seeds", None if seeds is None else list(seeds)),
-        ("workers", "cluster", cluster),
+        *(("workers", key, value) for key, value in (workers or {}).items()),
         *(("checkpoint", key, value) for key, value in (checkpoint or {}).items()),
     ):
         if value is not None and isinstance(data.setdefault(table, {}), dict):
             data[table][key] = value
-            flags[table, key] = "--checkpoint" if key == "folder" else f"--{key}"
+            flags[table, key] = FLAGS.get(key, f"--{key}")
     return make_recipe(data, folder=path.parent, where=str(path), flags=flags)
 
 

@@ -17,7 +17,7 @@ from plesio.cost.step_time import (
     StepTime,
 )
 
-__all__ = ["SlowdownsSection", "StallsSection", "StepTimeSection"]
+__all__ = ["ConstantSection", "SlowdownsSection", "StallsSection", "StepTimeSection"]
 
 
 class _Distribution(RecipeSection, ABC):

@@ -58,6 +58,8 @@ def _setting(recipe: Recipe, *, world: str, calibration: Calibration | None) -> 
     values = recipe.model_dump(
         mode="json", exclude={"run": {"policies", "seeds", "target"}, "checkpoint": True, "adaptive": True}
     )
+    if not values["task"]["arguments"]:
+        del values["task"]["arguments"]
     values["world"] = world
     values["calibration"] = None if calibration is None else calibration.to_json()
     plain: dict[str, Any] = json.loads(json.dumps(values))

@@ -1,7 +1,5 @@
 """One run on virtual workers: of a task, or of a user's own script."""
 
-import sys
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -12,15 +10,20 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plesio.bench.recipe_workers import WorkersSection
+from plesio.bench.script_run import as_main, compiled, main_of
 from plesio.bench.virtual_pool import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, TransportError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
-from plesio.runtime.worker.job_handle import ambient, within
+from plesio.runtime.worker.job_handle import Chosen, ambient, within
 from plesio.runtime.worlds.virtual import Simulation, SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
-__all__ = ["VirtualScript"]
+__all__ = ["ScriptStatusError", "VirtualScript"]
+
+
+class ScriptStatusError(ConfigError):
+    """A script has ended by itself, with a status that is a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +34,16 @@ class VirtualScript:
         arguments: Its ``sys.argv``, less the first.
         workers: How many, how fast, where, and what befalls them.
         calibration: Measurements with batches like the script's; None is a typical machine.
+        on_testbed: Whether the workers' cluster is a testbed on the calibrated machine.
+        name: Its task's name in the results; None leaves it to the script.
     """
 
     path: Path
     arguments: Sequence[str]
     workers: WorkersSection
     calibration: Calibration | None = None
+    on_testbed: bool = False
+    name: str | None = None
 
     def run(
         self,
@@ -49,52 +56,79 @@ class VirtualScript:
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         stop: Callable[[SimulationProgress], bool] | None = None,
     ) -> list[RunResult]:
+        """Run it (`simulated`), and return the results of its sessions in their order.
+
+        The last has failed if its policy cannot do without a worker that was lost, is interrupted if Ctrl-C came or
+        ``stop`` said so, and names newcomers that came when it was over.
+
+        Raises:
+            ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``
+                or ``plesio.grid``.
+        """
+        simulation = self.simulated(
+            policy, seed=seed, trace=trace, on_progress=on_progress, on_join=on_join, around=around, stop=stop
+        )
+        # raises the script's own error, if there was one
+        if not simulation.runs:
+            simulation.values()
+            raise ConfigError(f"{self.path} never called plesio.join or plesio.grid, so there is nothing to simulate")
+        return _runs_of(simulation, num_workers=self.workers.count)
+
+    def simulated(
+        self,
+        policy: str,
+        *,
+        seed: int,
+        trace: Path | None,
+        on_progress: Callable[[SimulationProgress], None] | None = None,
+        on_join: Callable[[nn.Module, Optimizer], None] | None = None,
+        on_chosen: Callable[[Chosen], None] = lambda chosen: None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        stop: Callable[[SimulationProgress], bool] | None = None,
+    ) -> Simulation[None]:
         """Run it, each worker with globals of its own.
 
         The script's arguments to ``join`` hold, except for the policy and the trace folder, which are these.
 
         Args:
             policy: The workers' consistency policy.
-            seed: Seed of the workers' random streams, their step times and what befalls them.
+            seed: Seed of the workers' random streams, the order of samples, step times and what befalls the workers.
             trace: Folder for traces and results.
             on_progress: Takes the progress.
             on_join: Told of the model and the optimizer of each session.
+            on_chosen: Told of the first worker's own choices for each session.
             around: Makes a context that the first worker runs the script in.
             stop: Asked a few times a second whether to interrupt it.
 
-        Returns:
-            The results of the script's sessions, in their order; the last has failed if its policy cannot do without a
-            worker that was lost, is interrupted if Ctrl-C came or ``stop`` said so, and names newcomers that came when
-            it was over.
-
         Raises:
-            ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``
-                or ``plesio.grid``.
+            ConfigError: There is no such script.
         """
-        script, workers, code = self.path, self.workers, _compiled(self.path)
+        script, workers, code = self.path, self.workers, compiled(self.path)
         batch_size = 1 if self.calibration is None else self.calibration.batch_size
-        cluster, costs = machine_of(workers, self.calibration, batch_size=batch_size)
+        cluster, costs = machine_of(workers, self.calibration, batch_size=batch_size, on_testbed=self.on_testbed)
 
         def work(job: VirtualJob) -> None:
             pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
             if pacer is None:
                 pacer = pacer_of_machine(job, costs)
-            # each worker runs the script as its own `__main__`
-            module = types.ModuleType("__main__")
-            module.__file__ = str(script)
+            first, within_job = job.place.rank == 0, ambient()
+            assert within_job is not None, "a simulation has one"
+            surroundings = replace(
+                within_job, policy=policy, trace=trace, name=self.name, seed=seed, pacer=pacer, on_join=on_join
+            )
+            if first:
+                surroundings = replace(surroundings, on_chosen=on_chosen)
             try:
-                within_job = ambient()
-                assert within_job is not None, "a simulation has one"
-                surroundings = replace(within_job, policy=policy, trace=trace, pacer=pacer, on_join=on_join)
-                with within(surroundings), around() if job.place.rank == 0 else nullcontext():
-                    exec(code, module.__dict__)
+                # each worker runs the script as its own `__main__`
+                with within(surroundings), around() if first else nullcontext():
+                    exec(code, main_of(script).__dict__)
             # `sys.exit()` ends one worker, and only a status is a failure
             except SystemExit as leave:
                 if leave.code not in (None, 0):
-                    raise ConfigError(f"{script} ended with status {leave.code}") from None
+                    raise ScriptStatusError(f"{script} ended with status {leave.code}") from None
 
-        with _as_main(script, self.arguments), _without_process_groups():
-            simulation = simulate(
+        with as_main(script, self.arguments), _without_process_groups():
+            return simulate(
                 work,
                 num_workers=workers.count,
                 cluster=cluster,
@@ -104,11 +138,6 @@ class VirtualScript:
                 on_progress=on_progress,
                 stop=stop,
             )
-        # raises the script's own error, if there was one
-        if not simulation.runs:
-            simulation.values()
-            raise ConfigError(f"{script} never called plesio.join or plesio.grid, so there is nothing to simulate")
-        return _runs_of(simulation, num_workers=workers.count)
 
 
 def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResult]:
@@ -127,29 +156,9 @@ def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResul
     return [*earlier, replace(last, fallbacks=(*last.fallbacks, *too_late.values()))]
 
 
-def _compiled(script: Path) -> types.CodeType:
-    if not script.is_file():
-        raise ConfigError(f"there is no script {script}")
-    try:
-        return compile(script.read_bytes(), str(script), "exec")
-    except SyntaxError as error:
-        raise ConfigError(f"{script}, line {error.lineno}: {error.msg}") from None
-
-
 def _interrupted(run: RunResult) -> RunResult:
     """Mark the run as interrupted, whichever error the interruption caused in its workers."""
     return replace(run, status="interrupted", error="interrupted")
-
-
-@contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.parent.resolve()))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
 
 
 @contextmanager

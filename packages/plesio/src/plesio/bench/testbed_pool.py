@@ -6,19 +6,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import FaultSection
+from plesio.bench.script_pool import ScriptPool
+from plesio.bench.script_run import ScriptEnding
 from plesio.bench.worker_pool import PoolRun, WorkerPool
 from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.link_changes import LinkChange
 from plesio.protocol.figures import RunFigures
+from plesio.runtime.site import Site
 from plesio.testbed.testbed import Testbed
 
-__all__ = ["TestbedPool", "check_for_testbed"]
+__all__ = ["TestbedPool", "TestbedScriptPool", "check_for_testbed"]
+
+Done = TypeVar("Done")
+Done_co = TypeVar("Done_co", covariant=True)
 
 
 def check_for_testbed(recipe: Recipe) -> Cluster:
@@ -32,6 +38,8 @@ def check_for_testbed(recipe: Recipe) -> Cluster:
         raise ConfigError("a testbed needs a cluster: add --cluster 4x1gbe, or cluster = ... under [workers]")
     if any(fault.kind == "join" for fault in recipe.workers.faults) or recipe.workers.failures is not None:
         raise ConfigError("workers that join or fail by chance are for the virtual world: --world virtual")
+    if recipe.task.is_script and any(fault.kind == "lose" for fault in recipe.workers.faults):
+        raise ConfigError(f"workers of the script {recipe.task.script} are lost in the virtual world: --world virtual")
     if any(change.link == "local" or change.latency_s is not None for change in cluster.changes if change.at_s > 0):
         raise ConfigError(
             f"cluster {cluster.name}: a testbed changes the bandwidth of nic and uplink while a run goes on, and no "
@@ -91,33 +99,37 @@ class _Happenings:
             timer.join()
 
 
-class TestbedPool:
+class _HostWorkers(Protocol[Done_co]):
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> Done_co: ...
+
+    def close(self) -> None: ...
+
+
+class _OnHosts(Generic[Done]):
     """Makes the recipe's hosts, and starts its workers there.
 
     Whatever the recipe plans for a moment of the run happens then: a worker that is lost is killed, one that is cut off
     has its host's interface carry nothing, and a link that changes is changed until the run is over.
-
-    Raises:
-        ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.
-        PlesioError: They cannot be made.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        hire: Callable[[Site], _HostWorkers[Done]],
+        *,
+        kill: Callable[[int], None] | None = None,
+    ) -> None:
         self._recipe = recipe
         self._cluster = check_for_testbed(recipe)
+        self._kill = kill
         self.testbed = Testbed.of(self._cluster, num_workers=recipe.workers.count)
         try:
-            self._workers = WorkerPool(recipe, site=self.testbed.record)
+            self._workers = hire(self.testbed.record)
         except BaseException:
             self.testbed.close()
             raise
-        self.samples_per_epoch = self._workers.samples_per_epoch
 
-    @property
-    def usable(self) -> bool:
-        return self._workers.usable
-
-    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> PoolRun:
+    def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> Done:
         with self._plan() as plan:
 
             def on_looked(figures: RunFigures) -> None:
@@ -146,7 +158,8 @@ class TestbedPool:
     def _happenings(self, fault: FaultSection) -> Iterator[_Happening]:
         if fault.kind == "lose":
             assert fault.worker is not None, "checked"
-            yield _Happening(at_s=fault.at, at_step=fault.at_step, happen=partial(self._workers.kill, fault.worker))
+            assert self._kill is not None, "checked"
+            yield _Happening(at_s=fault.at, at_step=fault.at_step, happen=partial(self._kill, fault.worker))
             return
         host = self._host_of(fault)
         cut = partial(self.testbed.network.cut, host)
@@ -173,3 +186,36 @@ class TestbedPool:
             self._workers.close()
         finally:
             self.testbed.close()
+
+
+class TestbedPool(_OnHosts[PoolRun]):
+    """Makes the recipe's hosts, and starts workers for its task there.
+
+    Raises:
+        ConfigError: The recipe's task cannot be trained, or there can be no such hosts here.
+        PlesioError: They cannot be made.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe, self._hire, kill=lambda rank: self._pool.kill(rank))
+        self.samples_per_epoch = self._pool.samples_per_epoch
+
+    def _hire(self, site: Site) -> WorkerPool:
+        self._pool = WorkerPool(self._recipe, site=site)
+        return self._pool
+
+    @property
+    def usable(self) -> bool:
+        return self._pool.usable
+
+
+class TestbedScriptPool(_OnHosts[ScriptEnding]):
+    """Makes the recipe's hosts, and runs its script there.
+
+    Raises:
+        ConfigError: There is no such script, or there can be no such hosts here.
+        PlesioError: They cannot be made.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe, lambda site: ScriptPool(recipe, site=site))

@@ -14,7 +14,7 @@ from plesio.bench.grid_trainer import check_for_grids, train_in_grid
 from plesio.bench.process_pool import enlisted
 from plesio.bench.recipe import Recipe, TaskSection
 from plesio.core.clock import MonotonicClock
-from plesio.core.errors import PlesioError
+from plesio.core.errors import ConfigError, PlesioError
 from plesio.policies.grid import is_grid
 from plesio.runtime.job import Job
 from plesio.runtime.join import join
@@ -26,7 +26,7 @@ from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
 
-__all__ = ["recipe_task", "section_task", "serve_runs", "train"]
+__all__ = ["recipe_task", "section_task", "serve_runs", "target_of", "train"]
 
 
 def recipe_task(recipe: Recipe) -> Task:
@@ -35,7 +35,19 @@ def recipe_task(recipe: Recipe) -> Task:
     return task if recipe.run.target is None else replace(task, target=recipe.run.target)
 
 
+def target_of(recipe: Recipe) -> float | None:
+    """Return the metric whose first reaching is timed: the recipe's, or its task's own."""
+    return recipe.run.target if recipe.task.is_script else recipe_task(recipe).target
+
+
 def section_task(section: TaskSection) -> Task:
+    """Return the task of a recipe's ``[task]``.
+
+    Raises:
+        ConfigError: It names a script.
+    """
+    if section.is_script:
+        raise ConfigError(f"{section.script} is a script; a task is needed here, as in {section.script.name}:task")
     task = load_task(section.name, **section.options)
     return task if section.batch_size is None else replace(task, batch_size=section.batch_size)
 

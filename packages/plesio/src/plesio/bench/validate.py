@@ -2,29 +2,43 @@
 
 On this machine: policies x step times x workloads, with one slow worker of four. On a testbed: policies x bandwidths x
 latencies, with four equal workers on hosts of their own. The virtual world gets the calibration of this machine, the
-recipe with its cluster, and nothing of the runs that it predicts.
+recipe with its cluster, and nothing of the runs that it predicts. A user's script runs as it does by itself; of it the
+virtual world gets the time of a step in a short probe (`plesio.bench.advise_probe`).
 """
 
+import math
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from plesio.bench.advise_probe import Probed
 from plesio.bench.calibrate import calibrate
 from plesio.bench.compare import run_comparison
 from plesio.bench.progress import ProgressSink
 from plesio.bench.recipe import Recipe, make_recipe
+from plesio.bench.recipe_step_time import ConstantSection
 from plesio.core.errors import PlesioError
 from plesio.core.predictions import Prediction, Scale
 from plesio.core.results import RunResult
-from plesio.core.units import parse_seconds
+from plesio.core.units import format_seconds, parse_seconds
 from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
 from plesio.policies import Policy
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["WORKLOADS", "ValidationSetting", "Workload", "matrix", "matrix_on_hosts", "validate"]
+__all__ = [
+    "WORKLOADS",
+    "ValidationSetting",
+    "Workload",
+    "matrix",
+    "matrix_on_hosts",
+    "validate",
+    "validate_script",
+]
 
 NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
@@ -189,9 +203,50 @@ def validate(
             calibration=calibration,
             on_testbed=world == "testbed",
         )
-        num_bytes = 4 * calibration.num_parameters
-        predictions += _compared(setting, predicted, measured, num_bytes=num_bytes)
+        where = {"step_time": setting.step_time}
+        if recipe.workers.cluster is not None:
+            where = {"links": recipe.workers.cluster.name}
+        trivially = _Trivial(
+            paces_s=_paces_s(setting), batch_size=recipe.task.batch_size or 1, num_bytes=4 * calibration.num_parameters
+        )
+        predictions += _compared(recipe, predicted, measured, where=where, trivially=trivially)
     return predictions
+
+
+def validate_script(
+    recipe: Recipe,
+    probed: Probed,
+    *,
+    out: Path,
+    progress: ProgressSink,
+    on_remark: Callable[[str], None],
+) -> list[Prediction]:
+    """Run a script on processes of this machine, and predict the runs from a probe; what ``out`` has is kept.
+
+    Workers that are more than the cores take turns: a step is predicted to take so many times as long.
+
+    Args:
+        recipe: The script's, whose steps take as long as they do.
+        probed: Findings of the probe, with one worker computing at a time.
+        out: Folder of the comparison in both worlds.
+        progress: Takes the progress of the runs.
+        on_remark: Takes a line about the script.
+
+    Raises:
+        PlesioError: A run failed.
+    """
+    count = recipe.workers.count
+    step_s = probed.gradient_s * max(1.0, count / len(os.sched_getaffinity(0)))
+    step_time = ConstantSection.model_validate({"kind": "constant", "mean": f"{1e6 * step_s:.0f} us"})
+    foretold = recipe.model_copy(update={"workers": recipe.workers.model_copy(update={"step_time": step_time})})
+    runs = partial(run_comparison, resume=True, progress=progress, on_remark=on_remark)
+    measured = runs(recipe, out=_made(out / "process"))
+    # the prediction is given the probe's findings, and nothing of the runs above
+    predicted = runs(foretold, out=_made(out / "virtual"), world="virtual")
+    num_bytes = probed.sizes.parameter_bytes
+    trivially = _Trivial(paces_s=[step_s] * count, batch_size=probed.batch_size, num_bytes=num_bytes)
+    where = {"workers": str(count), "step_time": format_seconds(step_s)}
+    return list(_compared(recipe, predicted, measured, where=where, trivially=trivially))
 
 
 def _recipe(
@@ -239,13 +294,44 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trivial:
+    """Predicts without a simulation: steps take their time, and exchanging takes none.
+
+    Attributes:
+        paces_s: Duration of each worker's steps.
+        batch_size: Samples in a worker's step.
+        num_bytes: Bytes of the parameters.
+    """
+
+    paces_s: Sequence[float]
+    batch_size: int
+    num_bytes: int
+
+    def of(self, policy: Policy, *, steps: float) -> dict[str, float]:
+        count = len(self.paces_s)
+        free = policy.spec.startswith(("asp", "ssp:inf"))
+        rates = [1 / pace_s if free else 1 / max(self.paces_s) for pace_s in self.paces_s]
+        collective = policy.exchange == "collective"
+        exchanged = 2 * (count - 1) / count * self.num_bytes if collective else 2.0 * self.num_bytes
+        shares = (1 - pace_s * rate for pace_s, rate in zip(self.paces_s, rates, strict=True))
+        return {
+            "throughput": self.batch_size * sum(rates),
+            "wait share": statistics.fmean(shares),
+            "bytes": steps * exchanged / (policy.period * policy.fragments),
+            "staleness": count - 1.0,
+        }
+
+
 def _compared(
-    setting: ValidationSetting, predicted: list[RunResult], measured: list[RunResult], *, num_bytes: int
+    recipe: Recipe,
+    predicted: list[RunResult],
+    measured: list[RunResult],
+    *,
+    where: Mapping[str, str],
+    trivially: _Trivial,
 ) -> Iterator[Prediction]:
     """Yield the quantities of each policy, as medians over its seeds."""
-    recipe = setting.recipe
-    cluster = recipe.workers.cluster
-    where = {"step_time": setting.step_time} if cluster is None else {"links": cluster.name}
     for run in (*predicted, *measured):
         if run.status != "finished":
             raise PlesioError(f"{run.policy}, seed {run.seed}, in the {run.world} world {run.status}: {run.error}")
@@ -255,15 +341,11 @@ def _compared(
     for policy in recipe.policies:
         foreseen = [run for run in predicted if run.policy == policy.spec and run.seed in recipe.run.seeds]
         seen = [run for run in measured if run.policy == policy.spec and run.seed in recipe.run.seeds]
-        trivial = _trivial(
-            policy,
-            paces_s=_paces_s(setting),
-            batch_size=recipe.task.batch_size or 1,
-            steps=_median([run.steps for run in foreseen]),
-            num_bytes=num_bytes,
-        )
+        trivial = trivially.of(policy, steps=_median([run.steps for run in foreseen]))
         trivial[f"final {seen[0].metric_name}"] = reference_metric
         for quantity, (scale, value_of) in _quantities(seen[0]).items():
+            if all(value_of(run) is None for run in seen):
+                continue  # never evaluated
             if quantity == "staleness" and policy.synchronous:
                 continue  # 0 by definition, in both worlds
             yield Prediction(
@@ -295,7 +377,9 @@ def _wait_share(run: RunResult) -> float:
 
 
 def _median(values: Sequence[float | None]) -> float:
-    return statistics.median(value for value in values if value is not None)
+    """Return the median of what is known; not a number where nothing is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else math.nan
 
 
 def _paces_s(setting: ValidationSetting) -> list[float]:
@@ -303,19 +387,3 @@ def _paces_s(setting: ValidationSetting) -> list[float]:
     if not setting.recipe.workers.unequal:
         return [step_s] * NUM_WORKERS
     return [step_s] * (NUM_WORKERS - 1) + [step_s / SLOW_SPEED]
-
-
-def _trivial(
-    policy: Policy, *, paces_s: Sequence[float], batch_size: int, steps: float, num_bytes: int
-) -> dict[str, float]:
-    """Predict without a simulation: steps take their time, and exchanging takes none."""
-    count = len(paces_s)
-    free = policy.spec.startswith(("asp", "ssp:inf"))
-    rates = [1 / pace_s if free else 1 / max(paces_s) for pace_s in paces_s]
-    exchanged = 2 * (count - 1) / count * num_bytes if policy.exchange == "collective" else 2.0 * num_bytes
-    return {
-        "throughput": batch_size * sum(rates),
-        "wait share": statistics.fmean(1 - pace_s * rate for pace_s, rate in zip(paces_s, rates, strict=True)),
-        "bytes": steps * exchanged / (policy.period * policy.fragments),
-        "staleness": count - 1.0,
-    }

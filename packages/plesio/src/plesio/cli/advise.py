@@ -14,7 +14,8 @@ import typer
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, TaskOption
 from plesio.cli.output_files import check_output_file, prepare_pages, write_json
-from plesio.cli.simulate import options_table, refuse_for_script, slow_table, step_time_table
+from plesio.cli.simulate import options_table, refuse_for_script
+from plesio.cli.step_times import slow_table, step_time_table
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Calibration, Json, Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.output_files import check_output_file, prepare_folder, write_json
+from plesio.cli.options import Arguments, Calibration, Json, NamedFolder, Overwrite, RecipeOrScript, Resume, Slow
+from plesio.cli.output_files import check_output_file, folder_of, prepare_folder, write_json
+from plesio.cli.script_recipe import run_options, script_recipe, worker_options, workers_table
+from plesio.cli.step_times import STEP_TIME
 from plesio.cli.terminal import console, do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
+    from plesio.cost.calibration import Calibration as Calibrated
     from plesio.cost.cluster import Cluster
 
 __all__ = [
@@ -43,12 +46,16 @@ Examples:
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --cluster 4x1gbe
   plesio compare recipes/demo.toml --out runs/virtual --world virtual --calibration calibration.json
   plesio compare recipes/demo.toml --out runs/testbed --world testbed --cluster 4x1gbe
+  plesio compare train.py --policies bsp,adaptive --workers 4 --seeds 0,1
+  plesio compare train.py --policies bsp,ssp:4 --workers 4 --seeds 0,1 -- --lr 0.1 --seed {seed}
+  plesio compare train.py --world virtual --workers 16 --cluster 16x1gbe --step-time "50 ms"
 \b
+A script calls plesio.join; what follows -- is its own, and {seed} in it the run's seed.
 Ctrl-C stops all workers and keeps the runs that are finished; --resume goes on, with
 checkpoints also in the midst of a run."""
 
 OUTPUT_NAMES = ("results.json", "setting.json", "report.html", "runs")
-"""The output of a comparison in its folder, and all that ``--overwrite`` removes from it."""
+"""Output of a comparison in its folder, and all that ``--overwrite`` removes from it."""
 
 
 class WorldChoice(StrEnum):
@@ -68,118 +75,163 @@ World = Annotated[
 ]
 SUMMARY = """Train under several policies and seeds; show what they cost.
 
-The recipe says what is trained, by how many workers, under which policies. Prints a table with a sentence for each
-policy, and writes results.json, the traces and report.html.
+The recipe says what is trained, by how many workers, under which policies. A script is run as by `plesio run`, once for
+each of --policies and --seeds, and what it gives session.evaluate is the metric. Prints a table with a sentence for
+each policy, and writes results.json, the traces and report.html.
 """
 
 
 def compare() -> Any:
     """Train under several policies and seeds; show what they cost."""
-    from plesio.bench.recipe import RunSection
     from plesio.bench.recipe_checkpoint import CheckpointSection
-    from plesio.bench.recipe_workers import WorkersSection
-    from plesio.cli.recipe_options import RECIPES, checkpoint_options, key_option
+    from plesio.cli.recipe_options import RECIPES, checkpoint_options
 
     inputs = (
-        key_option(RunSection, "policies", metavar="POLICY,...", instead=RECIPES),
-        key_option(RunSection, "seeds", metavar="SEED,...", instead=RECIPES),
-        key_option(WorkersSection, "cluster", metavar="NAME|FILE", instead=RECIPES),
+        *run_options(),
+        *worker_options(),
         *checkpoint_options(CheckpointSection, instead=RECIPES),
     )
     more = {
-        "recipe": (RecipeFile, inspect.Parameter.empty),
-        "out": (RunFolder, inspect.Parameter.empty),
+        "what": (RecipeOrScript, inspect.Parameter.empty),
+        "args": (Arguments, None),
+        "out": (NamedFolder, None),
         "resume": (Resume, False),
         "overwrite": (Overwrite, False),
         "json_file": (Json, None),
         "world": (World, WorldChoice.PROCESS),
+        "slow": (Slow, None),
         "calibration": (Calibration, None),
     }
     return command_of("plesio compare", inputs, _compare, summary=SUMMARY, more=more, examples=EXAMPLES)
 
 
 def _compare(
-    given: Mapping[str, str],
+    given: Mapping[str, Any],
     *,
-    recipe: Path,
-    out: Path,
+    what: Path,
+    args: list[str] | None,
+    out: Path | None,
     resume: bool,
     overwrite: bool,
     json_file: Path | None,
     world: WorldChoice,
+    slow: list[str] | None,
     calibration: Path | None,
 ) -> int:
     check_output_file("--json", json_file, overwrite=overwrite or resume)
-    loaded = load(recipe, given)
-    if loaded.checkpoint is not None and not resume:  # what is in its folder is of runs that are to be done anew
-        loaded = loaded.model_copy(update={"checkpoint": loaded.checkpoint.model_copy(update={"resume": "no"})})
+
+    from plesio.cost import calibration as calibrations
+
+    virtual = world is WorldChoice.VIRTUAL
+    if calibration is not None and not virtual:
+        raise ConfigError(f"--calibration {calibration} describes the virtual world; add --world virtual")
     if "cluster" in given and world is WorldChoice.PROCESS:
         raise ConfigError(
             f"--cluster {given['cluster']}: real workers are on this machine; add --world virtual, or --world testbed "
             "to have its hosts made here"
         )
-    if calibration is not None and world is not WorldChoice.VIRTUAL:
-        raise ConfigError(f"--calibration {calibration} describes the virtual world; add --world virtual")
-    if world is WorldChoice.PROCESS and loaded.workers.any_faults:
-        raise ConfigError(
-            f"{recipe} loses workers or has them join, which the virtual world does (--world virtual), and in part the "
-            "testbed (--world testbed)"
-        )
-
-    from plesio.cost import calibration as calibrations
-
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
+    step_time = STEP_TIME if virtual and measured is None else None
+    loaded = load(what, given, arguments=args or [], slow=slow, step_time=step_time, command="plesio compare")
+    if loaded.checkpoint is not None and not resume:  # what is in its folder is of runs that are to be done anew
+        loaded = loaded.model_copy(update={"checkpoint": loaded.checkpoint.model_copy(update={"resume": "no"})})
     # whatever is wrong is said before anything is removed
-    from plesio.bench.trainer import recipe_task
-
-    recipe_task(loaded)
-    if world is WorldChoice.VIRTUAL:
-        from plesio.bench.virtual_pool import VirtualPool
-
-        VirtualPool(loaded, calibration=measured)
-    if world is WorldChoice.TESTBED:
-        prepare_for_hosts()
-        from plesio.bench.testbed_pool import check_for_testbed
-
-        check_for_testbed(loaded)
+    _check(loaded, what, world=world, calibration=measured)
+    out = folder_of(out, what, anew=not (resume or overwrite))
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
 
     from plesio.bench.compare import run_comparison
+    from plesio.bench.recipe import FLAGS
 
     runs = do_runs(
         partial(run_comparison, loaded, out=out, resume=resume, world=world.value, calibration=measured),
-        ["plesio", "compare", str(recipe), "--out", str(out)],
+        ["plesio", "compare", str(what), "--out", str(out)],
         options={
-            **{f"--{'checkpoint' if name == 'folder' else name}": value for name, value in given.items()},
+            **{FLAGS.get(name, f"--{name}"): value for name, value in given.items()},
+            "--slow": slow,
             "--world": None if world is WorldChoice.PROCESS else world.value,
             "--calibration": calibration,
             "--json": json_file,
         },
+        arguments=args or (),
     )
-    print_results(out, cluster=loaded.workers.cluster if world is WorldChoice.VIRTUAL else None, json_file=json_file)
+    print_results(out, cluster=loaded.workers.cluster if virtual else None, json_file=json_file)
     return exit_code_of(runs)
 
 
-def load(recipe: Path, given: Mapping[str, str], *, policies: Sequence[str] | None = None) -> "Recipe":
-    """Load the recipe, with the values of options for its keys, and with other ``policies``.
+def _check(recipe: "Recipe", what: Path, *, world: WorldChoice, calibration: "Calibrated | None") -> None:
+    """Make sure that the runs can begin in this world."""
+    from plesio.bench.trainer import recipe_task
+
+    if world is WorldChoice.PROCESS and recipe.workers.any_faults:
+        raise ConfigError(
+            f"{what} loses workers or has them join, which the virtual world does (--world virtual), and in part the "
+            "testbed (--world testbed)"
+        )
+    if not recipe.task.is_script:
+        recipe_task(recipe)
+    if world is WorldChoice.VIRTUAL:
+        from plesio.bench.script_pool import VirtualScriptPool
+        from plesio.bench.virtual_pool import VirtualPool
+
+        (VirtualScriptPool if recipe.task.is_script else VirtualPool)(recipe, calibration=calibration)
+    if world is WorldChoice.TESTBED:
+        prepare_for_hosts()
+        from plesio.bench.testbed_pool import check_for_testbed
+
+        check_for_testbed(recipe)
+
+
+def load(
+    what: Path,
+    given: Mapping[str, Any],
+    *,
+    policies: Sequence[str] | None = None,
+    arguments: Sequence[str] = (),
+    slow: Sequence[str] | None = None,
+    step_time: str | None = None,
+    command: str,
+) -> "Recipe":
+    """Load the recipe, or make a script's, with the values of options for its keys.
+
+    Args:
+        what: The file.
+        given: Options by the keys of a recipe.
+        policies: Others than those among the options.
+        arguments: A script's own.
+        slow: Workers of another speed.
+        step_time: Duration of a script's step where none is given.
+        command: The command, for errors about a script's options.
 
     Raises:
         ConfigError: The file or an option cannot be used.
     """
-    from plesio.bench.recipe import load_recipe
+    from plesio.bench.recipe import FLAGS, load_recipe, names_script
     from plesio.cli.recipe_options import checkpoint_table
-    from plesio.cost.cluster import parse_cluster
 
     if policies is None and "policies" in given:
         policies = split_policies(given["policies"])
+    seeds = split_seeds(given["seeds"]) if "seeds" in given else None
+    checkpoint = checkpoint_table(given)
+    if names_script(str(what)):
+        if checkpoint:
+            option = FLAGS.get(key := next(iter(checkpoint)), f"--{key}")
+            raise ConfigError(f"{option} is for a recipe; no run of a script goes on from a checkpoint")
+        return script_recipe(
+            what, arguments, given, policies=policies, seeds=seeds, slow=slow, step_time=step_time, where=command
+        )
+    if arguments:
+        raise ConfigError(f"{' '.join(arguments)}: only a script has arguments of its own; {what} is a recipe")
+    if slow:
+        raise ConfigError(f"--slow {slow[0]} is for a script; a recipe has [[workers.unequal]]")
     loaded = load_recipe(
-        recipe,
+        what,
         policies=policies,
-        seeds=split_seeds(given["seeds"]) if "seeds" in given else None,
-        cluster=parse_cluster(given["cluster"]) if "cluster" in given else None,
-        checkpoint=checkpoint_table(given),
+        seeds=seeds,
+        workers=workers_table(given),
+        checkpoint=checkpoint,
     )
-    warn_of_code(recipe, task=loaded.task.name)
+    warn_of_code(what, task=loaded.task.name)
     return loaded
 
 

@@ -9,9 +9,11 @@ __all__ = [
     "Arguments",
     "Calibration",
     "Json",
+    "NamedFolder",
     "Out",
     "Overwrite",
     "RecipeFile",
+    "RecipeOrScript",
     "Resume",
     "RunFolder",
     "Slow",
@@ -24,6 +26,13 @@ Out = Annotated[
 ]
 RunFolder = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html.", show_default=False)
+]
+NamedFolder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/ and the file's name."),
+]
+RecipeOrScript = Annotated[
+    Path, typer.Argument(metavar="RECIPE|SCRIPT", help="The TOML file, or a .py file.", show_default=False)
 ]
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The TOML file.", show_default=False)]
 Calibration = Annotated[

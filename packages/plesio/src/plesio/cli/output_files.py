@@ -11,7 +11,7 @@ import typer
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable, write_whole
 
-__all__ = ["check_output_file", "prepare_folder", "prepare_pages", "unused_folder", "write_json"]
+__all__ = ["check_output_file", "folder_of", "prepare_folder", "prepare_pages", "unused_folder", "write_json"]
 
 
 def check_output_file(option: str, path: Path | None, *, overwrite: bool) -> None:
@@ -72,6 +72,14 @@ def unused_folder(base: Path) -> Path:
     """Return ``base``, or if it holds something the first of ``base-2``, ``base-3`` and so on that does not."""
     names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
     return next(path for path in names if not path.exists() or (path.is_dir() and not any(path.iterdir())))
+
+
+def folder_of(out: Path | None, file: Path, *, anew: bool) -> Path:
+    """Return ``--out``, or without it a folder called as the file: ``anew``, one that holds nothing yet."""
+    if out is not None:
+        return out
+    base = Path("runs", file.stem)
+    return unused_folder(base) if anew else base
 
 
 def write_json(path: Path | None, values: object) -> None:

@@ -25,7 +25,7 @@ LEFT_AFTER_RUNS = 3
 
 @contextmanager
 def progress_display() -> Iterator[ProgressSink]:
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # a script in this process has its own output elsewhere meanwhile
     if not console.is_terminal:
         yield PlainDisplay(sys.stderr, clock=MonotonicClock())
         return

@@ -14,7 +14,8 @@ from plesio.cli.compare import OUTPUT_NAMES, print_results
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, TaskOption
 from plesio.cli.output_files import check_output_file, prepare_folder, unused_folder
-from plesio.core.errors import ConfigError, nearest
+from plesio.cli.step_times import STEP_TIME, Table, pairs_table, parsed_time, slow_table, step_time_table
+from plesio.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
@@ -42,16 +43,7 @@ Gradients are real; how long computing and sending take is modelled. A script is
 as each of the workers, and its plesio.join finds the others; what follows -- is its own.
 docs/recipes.md explains the keys: those of [workers] in a recipe."""
 
-Table = dict[str, object]
-"""A table of a recipe."""
-
 FOLDER = Path("runs/simulation")
-
-STEP_TIME = "20 ms"
-"""The duration of a step on a machine that was not measured."""
-
-STEP_TIMES = {"constant": "mean", "lognormal": "mean", "gamma": "mean", "pareto": "min", "trace": "path"}
-"""The key whose name need not be written, for each kind of step time."""
 
 EXAMPLE_TABLES = {
     "stalls": "probability=0.01,factor=10",
@@ -171,7 +163,11 @@ def _simulate(
         "unequal": [slow_table(text, num_workers=count) for text in slow or ()],
         "faults": [*map(_loss, lose or ()), *map(_join, join or ())],
         **({"cluster": given["cluster"]} if "cluster" in given else {}),
-        **{key: _pairs(f"--{key}", given[key], example=EXAMPLE_TABLES[key]) for key in EXAMPLE_TABLES if key in given},
+        **{
+            key: pairs_table(f"--{key}", given[key], example=EXAMPLE_TABLES[key])
+            for key in EXAMPLE_TABLES
+            if key in given
+        },
     }
     if out is None:
         out = FOLDER if overwrite else unused_folder(FOLDER)
@@ -294,24 +290,6 @@ def _simulate_script(
     return runs
 
 
-def step_time_table(text: str) -> Table:
-    """Parse a recipe's ``step_time``.
-
-    >>> step_time_table("20 ms")
-    {'kind': 'constant', 'mean': '20 ms'}
-    >>> step_time_table("pareto:15 ms,shape=2.5")
-    {'kind': 'pareto', 'min': '15 ms', 'shape': 2.5}
-    """
-    kind, colon, rest = text.partition(":")
-    if not colon:
-        return {"kind": "constant", "mean": _time("--step-time", text)}
-    if kind not in STEP_TIMES:
-        raise ConfigError(f'--step-time "{text}": there is no kind "{kind}"; {nearest(kind, STEP_TIMES)}')
-    if "=" not in rest.split(",")[0]:
-        rest = f"{STEP_TIMES[kind]}={rest}"
-    return {"kind": kind} | _pairs("--step-time", rest, example="lognormal:20ms,cv=0.3")
-
-
 def options_table(texts: Sequence[str]) -> Table:
     """Parse a recipe's ``[task.options]``: values are written as there, and a text may be without its quotes.
 
@@ -343,61 +321,12 @@ def refuse_for_script(script: str, given: Mapping[str, object]) -> None:
             raise ConfigError(f"{flag} is for a task; {script} is a script, whose own arguments follow --")
 
 
-def _pairs(flag: str, text: str, *, example: str) -> Table:
-    """Parse a table of a recipe in one text.
-
-    >>> _pairs("--stalls", "probability=0.01, factor=10", example="")
-    {'probability': 0.01, 'factor': 10.0}
-    """
-    table: Table = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value):
-            raise ConfigError(f'{flag} "{text}": write keys and their values, as in {example}')
-        if key in table:
-            raise ConfigError(f'{flag} "{text}": {key} is there twice; write it once')
-        table[key] = _number_or_text(value)
-    return table
-
-
-def _number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def slow_table(text: str, *, num_workers: int) -> Table:
-    """Make an entry of a recipe's ``[[workers.unequal]]``, from a rank and its speed.
-
-    >>> slow_table("3:0.33", num_workers=4)
-    {'rank': 3, 'speed': 0.33}
-    """
-    match = re.fullmatch(r"(\d+):(\d*\.?\d+)", text)
-    if match is None or float(match[2]) == 0:
-        raise ConfigError(f'--slow "{text}": write a rank and its speed, as in 3:0.33')
-    rank = int(match[1])
-    if rank >= num_workers:
-        raise ConfigError(f'--slow "{text}": there is no rank {rank} among {num_workers} workers (0 is the first)')
-    return {"rank": rank, "speed": float(match[2])}
-
-
 def _loss(text: str) -> Table:
     match = re.fullmatch(r"(\d+)@(.+)", text)
     if match is None:
         raise ConfigError(f'--lose "{text}": write a rank and a time, as in 2@1.5s')
-    return {"at": _time("--lose", match[2]), "kind": "lose", "worker": int(match[1])}
+    return {"at": parsed_time("--lose", match[2]), "kind": "lose", "worker": int(match[1])}
 
 
 def _join(text: str) -> Table:
-    return {"at": _time("--join", text), "kind": "join"}
-
-
-def _time(flag: str, text: str) -> str:
-    from plesio.core.units import parse_seconds
-
-    try:
-        parse_seconds(text)
-    except ConfigError as error:
-        raise ConfigError(f"{flag}: {error}") from None
-    return text
+    return {"at": parsed_time("--join", text), "kind": "join"}

@@ -12,8 +12,10 @@ import typer
 
 from plesio.cli.compare import load, split_policies
 from plesio.cli.function_options import command_of
-from plesio.cli.options import Calibration, Json, Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.output_files import check_output_file, prepare_folder, write_json
+from plesio.cli.options import Arguments, Calibration, Json, NamedFolder, Overwrite, RecipeOrScript, Resume, Slow
+from plesio.cli.output_files import check_output_file, folder_of, prepare_folder, write_json
+from plesio.cli.script_recipe import run_options, worker_options
+from plesio.cli.step_times import STEP_TIME
 from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 from plesio.core.errors import ConfigError
@@ -31,6 +33,7 @@ Examples:
   plesio sweep recipes/demo.toml --out runs/wide --cluster 2-racks --bandwidths "1 Gbit/s,25 Gbit/s" --target 0.95
   plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,4,inf --target 0.97 --resume
   plesio sweep recipes/demo.toml --out runs/hosts --cluster 4x1gbe --world testbed --bandwidths "100 Mbit/s,1 Gbit/s"
+  plesio sweep train.py --cluster 4x1gbe --bounds 0,4,inf --target 0.95 --step-time "20 ms" -- --lr 0.1
 \b
 Ctrl-C keeps the runs that are finished; --resume goes on."""
 
@@ -65,7 +68,8 @@ World = Annotated[
 ]
 SUMMARY = """Show how time to target depends on bound and bandwidth.
 
-Runs the recipe once for each bandwidth, policy and seed, in the virtual world or on a testbed. Prints the median time
+Runs the recipe, or a script with --target, once for each bandwidth, policy and seed, in the virtual world or on a
+testbed. Prints the median time
 to the target and the throughput, says which policy is best where, and writes report.html and a comparison per
 bandwidth.
 """
@@ -74,18 +78,18 @@ bandwidth.
 def sweep() -> Any:
     """Show how time to target depends on bound and bandwidth."""
     from plesio.bench.recipe import RunSection
-    from plesio.bench.recipe_workers import WorkersSection
     from plesio.cli.recipe_options import RECIPES, key_option
 
     inputs = (
-        key_option(RunSection, "policies", metavar="POLICY,...", instead=f"{RECIPES}, or those of --bounds alone"),
-        key_option(RunSection, "seeds", metavar="SEED,...", instead=RECIPES),
+        *run_options(", or those of --bounds alone"),
         key_option(RunSection, "target", instead=RECIPES),
-        key_option(WorkersSection, "cluster", metavar="NAME|FILE", instead=RECIPES),
+        *worker_options(),
     )
     more = {
-        "recipe": (RecipeFile, inspect.Parameter.empty),
-        "out": (RunFolder, inspect.Parameter.empty),
+        "what": (RecipeOrScript, inspect.Parameter.empty),
+        "args": (Arguments, None),
+        "out": (NamedFolder, None),
+        "slow": (Slow, None),
         "bounds": (Bounds, None),
         "period": (Period, None),
         "bandwidths": (Bandwidths, DEFAULT_BANDWIDTHS),
@@ -101,8 +105,10 @@ def sweep() -> Any:
 def _sweep(
     given: Mapping[str, Any],
     *,
-    recipe: Path,
-    out: Path,
+    what: Path,
+    args: list[str] | None,
+    out: Path | None,
+    slow: list[str] | None,
     bounds: str | None,
     period: int | None,
     bandwidths: str,
@@ -118,16 +124,21 @@ def _sweep(
     from plesio.cost import calibration as calibrations
 
     wanted = _policies(bounds, period=period, policies=given.get("policies"))
-    loaded = load(recipe, given, policies=wanted)
-    if "target" in given:
-        loaded = loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": given["target"]})})
     if calibration is not None and world is SweptWorld.TESTBED:
         raise ConfigError(f"--calibration {calibration} describes the virtual world; leave out --world testbed")
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
+    step_time = STEP_TIME if world is SweptWorld.VIRTUAL and measured is None else None
+    loaded = load(
+        what, given, policies=wanted, arguments=args or [], slow=slow, step_time=step_time, command="plesio sweep"
+    )
+    if "target" in given:
+        loaded = loaded.model_copy(update={"run": loaded.run.model_copy(update={"target": given["target"]})})
+    out = folder_of(out, what, anew=not (resume or overwrite))
     if world is SweptWorld.TESTBED:
         prepare_for_hosts()
 
     from plesio.bench.plan import check_plan, describe_network, plan_sweep, run_plan
+    from plesio.bench.recipe import FLAGS
 
     plan = plan_sweep(loaded, bandwidths=chosen_bandwidths, resume=resume, world=world.value, calibration=measured)
     check_plan(plan)  # whatever is wrong is said before anything is removed
@@ -137,15 +148,17 @@ def _sweep(
         "--period": period,
         "--policies": given.get("policies"),
         "--bandwidths": None if bandwidths == DEFAULT_BANDWIDTHS else bandwidths,
-        **{f"--{name}": given.get(name) for name in ("seeds", "target", "cluster")},
+        **{FLAGS.get(name, f"--{name}"): given[name] for name in given if name != "policies"},
+        "--slow": slow,
         "--world": None if world is SweptWorld.VIRTUAL else world.value,
         "--calibration": calibration,
         "--json": json_file,
     }
     done = do_runs(
         partial(run_plan, plan, out=out, resume=resume),
-        ["plesio", "sweep", str(recipe), "--out", str(out)],
+        ["plesio", "sweep", str(what), "--out", str(out)],
         options=options,
+        arguments=args or (),
     )
     assert loaded.workers.cluster is not None, "planned"
     swept = dict(zip(chosen_bandwidths, done.values(), strict=True))

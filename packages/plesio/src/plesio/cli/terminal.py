@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from plesio.core.results import RunResult
 
-__all__ = ["columns", "console", "do_runs", "exit_code_of", "show"]
+__all__ = ["columns", "console", "do_runs", "exit_code_of", "show", "with_progress"]
 
 Done = TypeVar("Done")
 
@@ -39,28 +39,50 @@ def show(what: "RenderableType") -> None:
     console().print(what)
 
 
-def do_runs(run: Callable[..., Done], command: Sequence[str], *, options: Mapping[str, object]) -> Done:
+def do_runs(
+    run: Callable[..., Done],
+    command: Sequence[str],
+    *,
+    options: Mapping[str, object],
+    arguments: Sequence[str] = (),
+) -> Done:
     """Do runs, which are given ``progress`` to show; after Ctrl-C tell the command that goes on with them.
 
     Args:
         run: Does them.
         command: The command, without its options.
-        options: Values of the options that were given; None and False were not, and True has no text.
+        options: Values of the options that were given, or a list of them; None and False were not, and True has no
+            text.
+        arguments: A script's, at the end of the command.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came.
     """
-    from plesio.cli.progress_display import progress_display
-
     try:
-        with progress_display() as progress:
-            return run(progress=progress)
+        return with_progress(run)
     except KeyboardInterrupt:
-        given = {option: value for option, value in options.items() if value not in (None, False)}
-        words = [word for option, value in given.items() for word in (option, *([] if value is True else [str(value)]))]
-        again = shlex.join([*command, *words, "--resume"])
+        words = [
+            word
+            for option, given in options.items()
+            for value in (given if isinstance(given, list) else [given])
+            if value not in (None, False)
+            for word in (option, *([] if value is True else [str(value)]))
+        ]
+        again = shlex.join([*command, *words, "--resume", *(["--", *arguments] if arguments else [])])
         print(f"plesio: interrupted; finished runs are kept, go on with: {again}", file=sys.stderr)
         raise
+
+
+def with_progress(run: Callable[..., Done]) -> Done:
+    """Do runs, which are given ``progress`` to show and ``on_remark``, whose lines come once and after the runs."""
+    from plesio.cli.progress_display import progress_display
+
+    remarks: dict[str, None] = {}
+    with progress_display() as progress:
+        done = run(progress=progress, on_remark=remarks.setdefault)
+    for remark in remarks:
+        print(f"plesio: {remark}", file=sys.stderr)
+    return done
 
 
 def exit_code_of(runs: "Iterable[RunResult]") -> int:

@@ -1,14 +1,16 @@
 """`plesio lab validate`: how far predictions are from this machine's runs, or estimates from what others published."""
 
+import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plesio.cli.options import Json, Overwrite
+from plesio.cli.options import Arguments, Json, Overwrite
 from plesio.cli.output_files import check_output_file, prepare_folder, write_json
 from plesio.cli.plug_ins import home_of, plug_ins
 from plesio.cli.terminal import show
@@ -17,6 +19,7 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
+    from plesio.bench.recipe import Recipe
     from plesio.bench.validate import ValidationSetting
     from plesio.core.predictions import Prediction
 
@@ -44,6 +47,7 @@ Examples:
   plesio lab validate --resume
   plesio lab validate --world testbed --out runs/testbed
   plesio lab validate estimator --out runs/estimator
+  plesio lab validate train.py --workers 2 --policies bsp,asp --seeds 0 -- --lr 0.1
 \b
 Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
 
@@ -52,11 +56,12 @@ def validate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="worlds|estimator",
-            help="Which predictions: of the virtual world, or of the time and memory of a training step.",
+            metavar="worlds|estimator|SCRIPT",
+            help="Which predictions: of the virtual world, of time and memory of a training step, or of a .py file.",
             show_default=False,
         ),
     ] = WORLDS,
+    args: Arguments = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation."),
@@ -71,6 +76,10 @@ def validate(
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-n", metavar="N", help="Of a script. [default: one a core, 2 to 4]"),
+    ] = None,
     seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = SEEDS,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
@@ -84,25 +93,38 @@ def validate(
     measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model. With
     --world testbed: four equal workers on hosts of their own, at three bandwidths and three latencies. Needs root.
 
+    SCRIPT: one that calls plesio.join: with real workers on this machine, and in the virtual world by the time that a
+    step takes in a short probe. What follows -- is its own.
+
     estimator: step times and memory of language models on up to 16384 accelerators, beside what their authors reported
     and a constant utilisation, with every family of models and every program left out of the calibration in turn. It
     takes --out, --json and --overwrite, and no other option.
     """
     plugged = plug_ins("plesio.validations")
-    if what not in (WORLDS, *plugged):
+    script = Path(what) if what.endswith(".py") else None
+    if script is None and (args or workers is not None):
+        raise ConfigError(f"{args[0] if args else f'--workers {workers}'} is for a script; {what} is none")
+    if script is not None and world is not MeasuredWorld.PROCESS:
+        raise ConfigError(f"--world {world.value}: {script} runs as workers on this machine; leave it out")
+    if script is None and what not in (WORLDS, *plugged):
         raise ConfigError(f'validate "{what}"; {home_of(what) or nearest(what, (WORLDS, *plugged))}')
-    if what != WORLDS:
+    if script is None and what != WORLDS:
         if policies is not None or seeds != SEEDS or resume or world is not MeasuredWorld.PROCESS:
             raise ConfigError(f"validate {what} does no runs; leave out all options but --out, --json and --overwrite")
         return int(plugged[what].load()(json_file, out=out, overwrite=overwrite))
-    settings = _settings(world, policies=policies, seeds=seeds)  # whatever is wrong is said before anything is removed
+    # whatever is wrong is said before anything is removed
+    if script is not None:
+        recipe = _script(script, args or (), policies=policies, seeds=seeds, workers=workers)
+    else:
+        settings = _settings(world, policies=policies, seeds=seeds)
     check_output_file("--json", json_file, overwrite=overwrite or resume)
     out = out or Path("runs/validation")
     prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
-    predictions = _measured(settings, world, out=out)
+    predictions = _of_script(recipe, out=out) if script is not None else _measured(settings, world, out=out)
     from plesio.core.predictions import predictions_to_json
-    from plesio.report.validation import render_validation
+    from plesio.report.validation import render_validation, render_validation_page
 
+    write_whole(out / PAGE, render_validation_page(predictions))
     show(render_validation(predictions))
     typer.echo(f"\n{out / PAGE}")
     write_json(json_file, predictions_to_json(predictions))
@@ -122,15 +144,42 @@ def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "lis
 def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
     from plesio.bench.validate import validate
     from plesio.cli.progress_display import progress_display
-    from plesio.report.validation import render_validation_page
 
     with progress_display() as progress:
-        predictions = validate(
+        return validate(
             settings,
             out=out,
             progress=progress,
             world=world.value,
             on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
         )
-    write_whole(out / PAGE, render_validation_page(predictions))
-    return predictions
+
+
+def _script(
+    script: Path, arguments: Sequence[str], *, policies: str | None, seeds: str, workers: int | None
+) -> "Recipe":
+    from plesio.cli.compare import split_policies, split_seeds
+    from plesio.cli.script_recipe import script_recipe
+
+    count = min(4, max(2, len(os.sched_getaffinity(0)))) if workers is None else workers
+    return script_recipe(
+        script,
+        arguments,
+        {"count": count},
+        policies=POLICIES if policies is None else split_policies(policies),
+        seeds=split_seeds(seeds),
+        slow=None,
+        step_time=None,
+        where="plesio validate",
+    )
+
+
+def _of_script(recipe: "Recipe", *, out: Path) -> "Sequence[Prediction]":
+    from plesio.bench.advise_probe import probe_script
+    from plesio.bench.validate import validate_script
+    from plesio.cli.terminal import with_progress
+
+    task = recipe.task
+    arguments = [text.replace("{seed}", str(recipe.run.seeds[0])) for text in task.arguments]
+    probed = probe_script(task.script, arguments, count=recipe.workers.count)
+    return with_progress(partial(validate_script, recipe, probed, out=out))

@@ -1,4 +1,4 @@
-"""Messages from a worker to its supervisor alone: that it has joined, and the error that ends it.
+"""Messages from a worker to its supervisor alone: that it has joined, its choices, and the error that ends it.
 
 Each worker of ``plesio run`` has a pipe to its supervisor, one JSON object a line. Its number is in an environment
 variable, with the pipe's inode: a child of the worker inherits the variable and not the pipe, and may have another file
@@ -11,12 +11,13 @@ import os
 import stat
 import sys
 import traceback
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["SUPERVISOR_VARIABLE", "name_of_pipe", "say_joined", "tell_errors"]
+__all__ = ["SUPERVISOR_VARIABLE", "brief_error", "name_of_pipe", "say_chosen", "say_joined", "tell_errors"]
 
 SUPERVISOR_VARIABLE = "PLESIO_SUPERVISOR"
 
@@ -31,6 +32,28 @@ def say_joined() -> None:
     _say(joined=True)
 
 
+def say_chosen(chosen: Mapping[str, Any]) -> None:
+    """Record what the script has chosen itself, once for each session."""
+    _say(chosen=dict(chosen))
+
+
+def brief_error(error: BaseException, *, script: str | None = None) -> str:
+    """Write an error in one line: a mistake in its own words, another one with its kind and its place in the script.
+
+    The script is this process's program, unless another one is given.
+
+    >>> brief_error(ValueError("no"))
+    'ValueError: no'
+    """
+    if isinstance(error, PlesioError):
+        return str(error)
+    first = next(iter(str(error).splitlines()), "")
+    script = script or getattr(sys.modules.get("__main__"), "__file__", None)
+    places = [place for place in traceback.extract_tb(error.__traceback__) if place.filename == script]
+    where = f" (line {places[-1].lineno})" if places else ""
+    return f"{type(error).__name__}{': ' if first else ''}{first}{where}"
+
+
 def tell_errors() -> None:
     """Report an error that ends this process to the supervisor from now on, if there is one, which prints it once."""
     if _pipe() is None:
@@ -43,7 +66,7 @@ def tell_errors() -> None:
             return  # the supervisor says that it was asked to stop
         mistake = issubclass(kind, PlesioError)
         text = str(error) if mistake else "".join(traceback.format_exception(kind, error, trace))
-        if not _say(error=text, mistake=mistake):
+        if not _say(error=text, brief=brief_error(error), mistake=mistake):
             before(kind, error, trace)
 
     sys.excepthook = told

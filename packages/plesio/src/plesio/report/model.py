@@ -93,6 +93,7 @@ class PolicySummary:
         final_metric: May have fewer seeds than ``seeds``: a run that diverged has no finite metric.
         to_target: None where no target was set, or no run was evaluated.
         num_evaluated: Finished runs that were evaluated at all.
+        identical: Whether several seeds ended with the same parameters, to the bit.
         bytes_by_link: Mean per run, by link class.
         wait_share: wait / (compute + wait + communicate).
         lost_workers: (seed, worker).
@@ -113,6 +114,7 @@ class PolicySummary:
     final_metric: Spread | None
     to_target: TargetTimes | None
     num_evaluated: int
+    identical: bool
     bytes_sent: Spread | None
     bytes_by_link: dict[str, float]
     wait_share: float | None

@@ -104,6 +104,8 @@ def troubles(summary: PolicySummary, *, metric: Metric) -> list[str]:
         lines.append(
             f"{len(summary.seeds) - summary.num_evaluated} of {len(summary.seeds)} finished runs were not evaluated."
         )
+    if summary.identical:
+        lines.append(f"Its {len(summary.seeds)} seeds ran identically, so their spread says nothing.")
     known = 0 if summary.final_metric is None else summary.final_metric.num_seeds
     if known < summary.num_evaluated:
         lines.append(f"Only {known} of {summary.num_evaluated} evaluated runs ended with a finite {metric.name}.")

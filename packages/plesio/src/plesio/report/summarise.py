@@ -37,9 +37,13 @@ def compare_runs(runs: Sequence[RunResult]) -> Comparison:
     """
     if not runs:
         raise DataError("there are no runs to report on; `plesio compare RECIPE --out DIR` makes some")
-    first = runs[0]
-    for name in ("task", "world", "num_workers", "metric_name", "metric_goal", "target"):
+    # the metric of one that ended before it was evaluated is not known
+    evaluated = [run for run in runs if run.evaluations] or runs
+    first = evaluated[0]
+    for name in ("task", "world", "num_workers", "target"):
         _require_one_value(runs, name)
+    for name in ("metric_name", "metric_goal"):
+        _require_one_value(evaluated, name)
     names = tuple(dict.fromkeys(run.policy for run in runs))
     summaries = {name: _summarise(name, [run for run in runs if run.policy == name]) for name in names}
     baseline = summaries[BASELINE if BASELINE in names else names[0]]
@@ -83,6 +87,7 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         final_metric=final_metrics(finished),
         to_target=_target_times(evaluated),
         num_evaluated=len(evaluated),
+        identical=_are_identical(finished),
         bytes_sent=_per_seed(finished, lambda run: float(run.bytes_sent_total)),
         bytes_by_link={link: statistics.fmean(run.bytes_sent.get(link, 0) for run in finished) for link in links},
         wait_share=_share(finished, "wait_s"),
@@ -100,6 +105,11 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         cpu=_mean_of(used.cpu.mean for used in _utilisations(finished)),
         loss_mean=mean_on_shared_range(loss_curves, num_points=_LOSS_POINTS, window=_LOSS_WINDOW),
     )
+
+
+def _are_identical(finished: Sequence[RunResult]) -> bool:
+    ends = [(run.parameters_sha256, run.final_metric) for run in finished if run.parameters_sha256 is not None]
+    return len(ends) == len(finished) > 1 and len({*ends}) == 1
 
 
 def _held_against(baseline: PolicySummary, summary: PolicySummary) -> PolicySummary:

@@ -41,8 +41,8 @@ def render_validation_page(predictions: Sequence[Prediction]) -> str:
         heading="Predicted and measured",
         facts=[
             "The virtual world's prediction of runs of real workers, which it knows by a calibration of the machine "
-            "only. The baseline is a trivial model: steps take their time, exchanging takes none, and every policy "
-            "ends where bsp was measured to end."
+            "only, or by a probe of the script. The baseline is a trivial model: steps take their time, exchanging "
+            "takes none, and every policy ends where bsp was measured to end."
         ],
         sections=[
             section(summary.title, summary, slug="summary"),

@@ -120,7 +120,8 @@ def join(
     >>> session.report().steps
     1
     """
-    options, folder, around = surrounded(options, trace)
+    own = policy if isinstance(policy, str) else policy.spec
+    options, folder, around = surrounded(options, trace, policy=own)
     if around is not None and around.policy is not None:
         policy = around.policy
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)

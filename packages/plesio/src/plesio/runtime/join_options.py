@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
+
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable
@@ -12,7 +14,7 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.environment import REPLICAS_VARIABLE, WorkerPlace
-from plesio.runtime.worker.job_handle import Ambient, JobHandle, ambient
+from plesio.runtime.worker.job_handle import Ambient, Chosen, JobHandle, ambient
 from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["JoinOptions", "place_of", "surrounded"]
@@ -68,18 +70,28 @@ class JoinOptions:
         return int(told)
 
 
-def surrounded(options: JoinOptions, trace: Path | str | None) -> tuple[JoinOptions, Path | None, Ambient | None]:
-    """Return options and the folder of traces with what the virtual worker whose thread this is has for them.
+def surrounded(
+    options: JoinOptions, trace: Path | str | None, *, policy: str | None
+) -> tuple[JoinOptions, Path | None, Ambient | None]:
+    """Return options and the folder of traces with what surrounds this worker, which is told of the script's own.
 
-    The last value is all that surrounds this worker; None outside the virtual world.
+    The last value is all that surrounds it; None where a script runs by itself.
 
     Raises:
         ConfigError: Nothing can be written to the folder.
     """
     around = ambient() if options.job is None else None
     if around is not None:
-        trace = around.trace if trace is None else trace
-        options = replace(options, job=around.job, pacer=around.pacer if options.pacer is None else options.pacer)
+        info, own = options.info, None if trace is None else str(trace)
+        around.on_chosen(Chosen(policy=policy, trace=own, seed=info.seed, torch_seed=torch.initial_seed()))
+        trace = trace if around.trace is None else around.trace
+        name = around.name if around.name is not None and info.task == RunInfo().task else info.task
+        options = replace(
+            options,
+            job=around.job,
+            pacer=around.pacer if options.pacer is None else options.pacer,
+            info=replace(info, task=name, seed=info.seed or around.seed),
+        )
     make_writable(folder := None if trace is None else Path(trace), "traces")
     return options, folder, around
 

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -43,11 +43,22 @@ from plesio.runtime.worker.environment import (
     NAME_KEY,
     REPLICAS_VARIABLE,
 )
+from plesio.runtime.worker_output import Outlet
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["NEXT_RANK_KEY", "WORLD_SIZE_KEY", "JoinDefaults", "launch", "listen", "serve_store", "worker_environment"]
+__all__ = [
+    "NEXT_RANK_KEY",
+    "WORLD_SIZE_KEY",
+    "JoinDefaults",
+    "Program",
+    "host_job",
+    "launch",
+    "listen",
+    "serve_store",
+    "worker_environment",
+]
 
 NEXT_RANK_KEY = "plesio/next_rank"
 """In the job's store: the rank that the next worker to join is given."""
@@ -91,12 +102,17 @@ _ALL_OPEN = JoinDefaults()
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
-    """A script that workers run, with its arguments and the environment that they have in common."""
+class Program:
+    """A script that workers run, with its arguments and the environment that they have in common.
+
+    Attributes:
+        front: Arguments of Python in front of the script.
+    """
 
     script: Path
     args: Sequence[str]
     environment: Mapping[str, str]
+    front: Sequence[str] = ()
 
 
 def launch(
@@ -149,7 +165,7 @@ def launch(
     if checkpoints is not None:
         checkpoints.prepare()
     if join is not None:
-        return _join(_Program(script, args, defaults.environment()), num_workers=num_workers, address=join)
+        return _join(Program(script, args, defaults.environment()), num_workers=num_workers, address=join)
     if checkpoints is not None:
         FolderClaim(checkpoints.folder).check()
     began_unix_s = time.time()
@@ -157,8 +173,8 @@ def launch(
         setting, started_unix_s = checkpoints, time.time()
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
-        program = _Program(script, args, replace(defaults, checkpoints=setting).environment())
-        outcome, begun_unix_s = _host(program, num_workers=num_workers or 1, port=port, site=site)
+        program = Program(script, args, replace(defaults, checkpoints=setting).environment())
+        outcome, begun_unix_s = host_job(program, num_workers=num_workers or 1, port=port, site=site)
         # a run that was stopped, or that others have finished, is not started again; nor one that never began
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
@@ -198,14 +214,24 @@ def _lost(checkpoints: CheckpointSetting, outcome: JobOutcome, *, since_unix_s: 
     )
 
 
-def _host(program: _Program, *, num_workers: int, port: int, site: Site) -> tuple[JobOutcome, float | None]:
+def host_job(
+    program: Program,
+    *,
+    num_workers: int,
+    port: int = 0,
+    site: Site = THIS_HOST,
+    outlet: Outlet | None = None,
+    look: Callable[["TCPStore", str], None] | None = None,
+) -> tuple[JobOutcome, float | None]:
     """Do a job; returns how it ended, and when its first run began, if it did.
+
+    ``look`` is called a few times a second with the job's store and its secret; ``outlet`` takes all output.
 
     The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes
     them as long. So too there is no thread yet when they are forked.
     """
     stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
-    name = uuid.uuid4().hex
+    name, outlet = uuid.uuid4().hex, outlet or Outlet.standard()
     secret = given_secret() or secret_of_user(name)
     with contextlib.ExitStack() as undo:
         with site.here():
@@ -223,7 +249,7 @@ def _host(program: _Program, *, num_workers: int, port: int, site: Site) -> tupl
             stores[0].set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))
             join = f"; more can join with: plesio run --join {site.address}:{master_port} {program.script}"
             known.append(stores[0].num_keys())
-            print(f"plesio: {num_workers} workers{join if site is THIS_HOST else ''}", file=sys.stderr, flush=True)
+            outlet.say(f"{num_workers} workers{join if site is THIS_HOST else ''}")
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)
@@ -242,19 +268,18 @@ def _host(program: _Program, *, num_workers: int, port: int, site: Site) -> tupl
             for store in stores:
                 store.set(ENDED_KEY, ",".join(map(str, past)))
 
-        outcome = supervise(commands, prepare=host_store, excused=excused, ended=ended)
+        watch = None if look is None else lambda: look(stores[0], secret)
+        outcome = supervise(commands, prepare=host_store, excused=excused, ended=ended, outlet=outlet, look=watch)
     if not outcome.status and not outcome.joined and num_workers > 1 and stores[0].num_keys() == known[0]:
-        print(
-            f"plesio: {program.script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have "
-            "run, each on its own",
-            file=sys.stderr,
-            flush=True,
+        outlet.say(
+            f"{program.script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have run, "
+            "each on its own"
         )
     begun = float(stores[0].get(BEGUN_KEY)) if stores[0].check([BEGUN_KEY]) else None
     return outcome, begun
 
 
-def _join(program: _Program, *, num_workers: int | None, address: str) -> int:
+def _join(program: Program, *, num_workers: int | None, address: str) -> int:
     host, master_port = _parse_address(address)
     store = _connect(host, master_port)
     grid = str(store.get(_GRID_KEY), encoding="utf-8")
@@ -293,8 +318,8 @@ class _Meeting:
     host: str | None = None
 
 
-def _commands(program: _Program, *, ranks: range, world_size: int, meet: _Meeting) -> list[WorkerCommand]:
-    argv = (sys.executable, str(program.script), *program.args)
+def _commands(program: Program, *, ranks: range, world_size: int, meet: _Meeting) -> list[WorkerCommand]:
+    argv = (sys.executable, *program.front, str(program.script), *program.args)
     master = (meet.host or meet.site.address, meet.port)
 
     def environment(rank: int) -> dict[str, str]:

@@ -16,37 +16,35 @@ descriptors.
 """
 
 import ctypes
-import json
 import math
 import os
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import IO
+from typing import Any
 
 import psutil
 
 from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
 from plesio.core.units import counted
-from plesio.runtime.worker_output import Output, Screen
+from plesio.runtime.worker_output import Errors, Outlet, Output, Screen, Words
 
 __all__ = ["GRACE_S", "JobOutcome", "WorkerCommand", "WorkerEnding", "supervise"]
 
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
 
+LOOK_S = 0.25
+"""How often a look is taken at a job under way."""
 MISTAKE = 2
 """The exit status where a worker was ended by what its user, or the machine, has to mend."""
-_TOGETHER_S = 1.0
-"""How long an error of one worker waits for others that have the same."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -70,12 +68,16 @@ class WorkerEnding:
         returncode: Its exit status, or minus the signal that ended it.
         at_unix_s: When.
         mistake: Whether a `PlesioError` ended it.
+        error: The error that ended it, in one line, if it has told of one.
+        chosen: The script's own choices, for each session that it joined, if it has told of them.
     """
 
     rank: int
     returncode: int
     at_unix_s: float
     mistake: bool = False
+    error: str | None = None
+    chosen: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def status(self) -> int:
@@ -116,6 +118,8 @@ def supervise(
     excused: Callable[[], Collection[int]] = tuple,
     ended: Callable[[int], None] = lambda rank: None,
     grace_s: float = GRACE_S,
+    outlet: Outlet | None = None,
+    look: Callable[[], None] | None = None,
 ) -> JobOutcome:
     """Run the workers until all have ended; one that fails does not end the others.
 
@@ -127,13 +131,16 @@ def supervise(
         excused: Called when all have ended: the ranks that the others have done without.
         ended: Called with the rank of each worker that has ended.
         grace_s: Seconds that workers have to end after each signal.
+        outlet: Takes all output; None is this process's own.
+        look: Called about every `LOOK_S` while workers are there.
 
     Returns:
         How they ended.
     """
+    outlet = outlet or Outlet.standard()
     with (
         _signals_as_bytes() as signals,
-        _Supervisor(signals, excused=excused, ended=ended, grace_s=grace_s) as supervisor,
+        _Supervisor(signals, excused=excused, ended=ended, grace_s=grace_s, outlet=outlet, look=look) as supervisor,
     ):
         supervisor.start(commands)
         prepare()
@@ -163,37 +170,11 @@ def _signals_as_bytes() -> Iterator[socket.socket]:
 
 
 @dataclass(slots=True)
-class _Words:
-    """Messages from a worker to its supervisor, apart from its output."""
-
-    pipe: IO[bytes]
-    joined: bool = False
-    error: str | None = None
-    mistake: bool = False
-    _rest: bytes = b""
-
-    def forward(self) -> bool:
-        """Take in what has arrived; False at the end."""
-        while True:
-            try:
-                data = os.read(self.pipe.fileno(), 1 << 16)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
-                said = json.loads(line)
-                self.joined = self.joined or "joined" in said
-                self.error, self.mistake = said.get("error", self.error), said.get("mistake", self.mistake)
-
-
-@dataclass(slots=True)
 class _Worker:
     rank: int
     process: subprocess.Popen[bytes]
     pidfd: int
-    words: _Words
+    words: Words
     outputs: list[Output] = field(default_factory=list)
 
     def signal_group(self, number: int) -> None:
@@ -209,37 +190,6 @@ class _Worker:
             return False
 
 
-@dataclass(slots=True)
-class _Errors:
-    """The errors that workers have ended with, each once."""
-
-    due_s: float = math.inf
-    """When those are printed that have come."""
-    _new: dict[tuple[str, bool], list[int]] = field(default_factory=dict)
-    _printed: set[str] = field(default_factory=set)
-
-    def add(self, rank: int, text: str, *, mistake: bool) -> None:
-        """Add the error with which a worker has ended."""
-        self._new.setdefault((text, mistake), []).append(rank)
-        self.due_s = min(self.due_s, time.monotonic() + _TOGETHER_S)
-
-    def print(self, *, num_live: int, num_all: int) -> None:
-        """Print them, with the ranks that they have ended, and how many workers go on."""
-        for (text, mistake), ranks in self._new.items():
-            names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, sorted(ranks)))}"
-            others = f"; {num_live} of {num_all} go on" if num_live else ""
-            if text in self._printed:
-                _say(f"{names} ended with the same error{others}")
-            elif mistake:
-                _say(f"error: {text} ({names}{others})")
-            else:
-                print(text, end="" if text.endswith("\n") else "\n", file=sys.stderr, flush=True)
-                _say(f"{names} ended with this error{others}")
-            self._printed.add(text)
-        self._new.clear()
-        self.due_s = math.inf
-
-
 class _Supervisor:
     def __init__(
         self,
@@ -248,12 +198,15 @@ class _Supervisor:
         excused: Callable[[], Collection[int]],
         ended: Callable[[int], None],
         grace_s: float,
+        outlet: Outlet,
+        look: Callable[[], None] | None,
     ) -> None:
         self._signals = signals
         self._excused = excused
         self._ended = ended
         self._screen = Screen()
-        self._errors = _Errors()
+        self._outlet, self._look, self._next_look_s = outlet, look, 0.0
+        self._errors = Errors(outlet)
         self._joined: set[int] = set()
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
@@ -296,13 +249,13 @@ class _Supervisor:
                 )
             finally:
                 os.close(told)
-            worker = _Worker(command.rank, process, os.pidfd_open(process.pid), _Words(os.fdopen(words, "rb", 0)))
+            worker = _Worker(command.rank, process, os.pidfd_open(process.pid), Words(os.fdopen(words, "rb", 0)))
             self._live.append(worker)
             self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
             os.set_blocking(words, False)
             self._selector.register(worker.words.pipe, selectors.EVENT_READ, worker.words)
             prefix = f"[{command.rank:>{width}}] ".encode()
-            for pipe, sink in ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)):
+            for pipe, sink in ((process.stdout, self._outlet.out), (process.stderr, self._outlet.err)):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
                 output = Output(pipe, prefix, sink, self._screen)
@@ -322,9 +275,11 @@ class _Supervisor:
             signal_s = self._next_signal_s if self._next_signals else math.inf
             next_s = min(signal_s, self._errors.due_s, self._look_s)
             left_s = None if math.isinf(next_s) else max(0.0, next_s - now_s)
+            if self._look is not None:
+                left_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
             ready = [key for key, _ in self._selector.select(left_s)]
             for key in ready:
-                if isinstance(key.data, Output | _Words) and not key.data.forward():
+                if isinstance(key.data, Output | Words) and not key.data.forward():
                     self._selector.unregister(key.fileobj)
             for key in ready:  # after the outputs, because this closes them
                 if isinstance(key.data, _Worker):
@@ -332,11 +287,14 @@ class _Supervisor:
                 elif key.fileobj is self._signals:
                     for number in self._signals.recv(64):
                         self._stop(number)
+            if self._look is not None and time.monotonic() >= self._next_look_s:
+                self._next_look_s = time.monotonic() + LOOK_S
+                self._look()
         stopped = self._stopped_by is not None
         self._errors.print(num_live=0, num_all=len(self._endings))
         status = self._status() if self._stopped_by is None else 128 + self._stopped_by
         if stopped:
-            _say("all workers have ended")
+            self._outlet.say("all workers have ended")
         return JobOutcome(status=status, stopped=stopped, endings=tuple(self._endings), joined=frozenset(self._joined))
 
     def _status(self) -> int:
@@ -345,7 +303,7 @@ class _Supervisor:
         excused = self._excused() if 0 < len(failed) < len(self._endings) else ()
         if failed and all(ending.rank in excused for ending in failed):
             names = " and ".join(f"rank {ending.rank}" for ending in failed)
-            _say(f"the others have finished the run without {names}")
+            self._outlet.say(f"the others have finished the run without {names}")
             return 0
         return next((ending.status for ending in failed), 0)
 
@@ -356,7 +314,7 @@ class _Supervisor:
         if self._stopped_by is None:
             self._stopped_by = number
             self._next_signals.extend(dict.fromkeys((number, signal.SIGTERM, signal.SIGKILL)))
-            _say(
+            self._outlet.say(
                 f"{signal.Signals(number).name}: {counted(len(self._live), 'worker')} to stop; once more does not wait"
             )
         if self._next_signals:
@@ -367,7 +325,7 @@ class _Supervisor:
         self._next_signal_s = time.monotonic() + self._grace_s
         for worker in self._live:
             if number == signal.SIGKILL:
-                _say(f"rank {worker.rank} did not stop and is killed")
+                self._outlet.say(f"rank {worker.rank} did not stop and is killed")
             worker.signal_group(number)
 
     def _end_stopped(self, now_s: float) -> None:
@@ -376,7 +334,7 @@ class _Supervisor:
         before, self._all_stopped = self._all_stopped, all(worker.is_stopped() for worker in self._live)
         if before and self._all_stopped:
             for worker in self._live:
-                _say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
+                self._outlet.say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
                 worker.signal_group(signal.SIGKILL)
 
     def _reap(self, worker: _Worker) -> None:
@@ -387,7 +345,14 @@ class _Supervisor:
         self._close(worker)
         returncode, words = worker.process.returncode, worker.words
         mistake = words.mistake and returncode > 0
-        ending = WorkerEnding(rank=worker.rank, returncode=returncode, at_unix_s=time.time(), mistake=mistake)
+        ending = WorkerEnding(
+            rank=worker.rank,
+            returncode=returncode,
+            at_unix_s=time.time(),
+            mistake=mistake,
+            error=words.brief,
+            chosen=tuple(words.chosen),
+        )
         self._endings.append(ending)
         self._joined |= {worker.rank} if words.joined else set()
         self._ended(worker.rank)
@@ -395,14 +360,14 @@ class _Supervisor:
             self._errors.add(worker.rank, words.error, mistake=mistake)
         elif ending.status and self._stopped_by is None:
             others = f"; {len(self._live)} of {len(self._live) + len(self._endings)} go on" if self._live else ""
-            _say(f"{ending}{others}")
+            self._outlet.say(f"{ending}{others}")
 
     def _close(self, worker: _Worker) -> None:
         """Pass on the worker's last lines, wait for it (it is dead), and let go of its file descriptors."""
         worker.process.wait()
         self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)
-        streams: list[Output | _Words] = [worker.words, *worker.outputs]
+        streams: list[Output | Words] = [worker.words, *worker.outputs]
         for stream in streams:
             if stream.pipe in self._selector.get_map():
                 self._selector.unregister(stream.pipe)
@@ -422,7 +387,3 @@ def _end_with_parent(parent_pid: int) -> Callable[[], None]:
             os._exit(1)
 
     return in_child
-
-
-def _say(sentence: str) -> None:
-    print(f"plesio: {sentence}", file=sys.stderr, flush=True)

@@ -4,15 +4,43 @@ A program that moves a bar writes carriage returns and no line's end. Such a lin
 and is *open* until its worker ends it, or another one writes a line.
 """
 
+import json
+import math
 import os
+import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
-__all__ = ["Output", "Screen"]
+__all__ = ["Errors", "Outlet", "Output", "Screen", "Words"]
 
 _MAX_LINE_BYTES = 1 << 16
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
 _CLEAR = b"\r\x1b[K"
+_TOGETHER_S = 1.0
+"""How long an error of one worker waits for others that have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """The streams that all output ends in, and the lines of the program that started the workers."""
+
+    out: IO[bytes]
+    err: IO[bytes]
+
+    @classmethod
+    def standard(cls) -> "Outlet":
+        """Return this process's own streams."""
+        return cls(sys.stdout.buffer, sys.stderr.buffer)
+
+    def print(self, text: str) -> None:
+        """Write a text and the end of its line to the second stream."""
+        self.err.write(f"{text}\n".encode(errors="backslashreplace"))
+        self.err.flush()
+
+    def say(self, sentence: str) -> None:
+        self.print(f"plesio: {sentence}")
 
 
 @dataclass(slots=True)
@@ -109,3 +137,65 @@ class Output:
             return b""  # the end of a line that stands there
         shown = [self.prefix + first] if first or not others else [b""]
         return b"\r".join([*shown, *(self.prefix + part for part in others)])
+
+
+@dataclass(slots=True)
+class Words:
+    """Messages from a worker to its supervisor, apart from its output."""
+
+    pipe: IO[bytes]
+    joined: bool = False
+    error: str | None = None
+    brief: str | None = None
+    mistake: bool = False
+    chosen: list[Mapping[str, Any]] = field(default_factory=list)
+    _rest: bytes = b""
+
+    def forward(self) -> bool:
+        """Take in what has arrived; False at the end."""
+        while True:
+            try:
+                data = os.read(self.pipe.fileno(), 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                said = json.loads(line)
+                self.joined = self.joined or "joined" in said
+                self.error, self.mistake = said.get("error", self.error), said.get("mistake", self.mistake)
+                self.brief = said.get("brief", self.brief)
+                self.chosen += [said["chosen"]] if "chosen" in said else []
+
+
+@dataclass(slots=True)
+class Errors:
+    """The errors that workers have ended with, each once."""
+
+    outlet: Outlet
+    due_s: float = math.inf
+    """When those are printed that have come."""
+    _new: dict[tuple[str, bool], list[int]] = field(default_factory=dict)
+    _printed: set[str] = field(default_factory=set)
+
+    def add(self, rank: int, text: str, *, mistake: bool) -> None:
+        """Add the error with which a worker has ended."""
+        self._new.setdefault((text, mistake), []).append(rank)
+        self.due_s = min(self.due_s, time.monotonic() + _TOGETHER_S)
+
+    def print(self, *, num_live: int, num_all: int) -> None:
+        """Print them, with the ranks that they have ended, and how many workers go on."""
+        for (text, mistake), ranks in self._new.items():
+            names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, sorted(ranks)))}"
+            others = f"; {num_live} of {num_all} go on" if num_live else ""
+            if text in self._printed:
+                self.outlet.say(f"{names} ended with the same error{others}")
+            elif mistake:
+                self.outlet.say(f"error: {text} ({names}{others})")
+            else:
+                self.outlet.print(text.removesuffix("\n"))
+                self.outlet.say(f"{names} ended with this error{others}")
+            self._printed.add(text)
+        self._new.clear()
+        self.due_s = math.inf

@@ -118,8 +118,12 @@ class ChangingRuns:
         if of_task:
             out, world = shlex.quote(str(self.comparison)), "" if run.world == "process" else f" --world {run.world}"
             policies = shlex.quote(f"bsp,{run.policy}")
-            command = f"plesio compare RECIPE --out {out} --resume --policies {policies} --seeds {run.seed}{world}"
+            is_script = run.task.endswith(".py")
+            what = run.task if is_script else "RECIPE"
+            command = f"plesio compare {what} --out {out} --resume --policies {policies} --seeds {run.seed}{world}"
             ways.append(f"write {command} with the other options as they were")
+            if is_script:
+                return ways[0]
         then = f"plesio report {shlex.quote(str(self.directory))} --bsp B"
         if run.world == "virtual":
             what = "TASK" if of_task else "SCRIPT"

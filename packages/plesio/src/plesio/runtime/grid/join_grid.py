@@ -114,7 +114,8 @@ def grid(
     >>> session.report().steps
     1
     """
-    options, folder, around = surrounded(options, trace)
+    own = setting.spec if isinstance(setting, GridSetting) else setting
+    options, folder, around = surrounded(options, trace, policy=own)
     if around is not None and around.policy is not None and is_grid(around.policy):
         setting, groups = around.policy, None
     place = place_of(options)

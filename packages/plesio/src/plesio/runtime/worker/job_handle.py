@@ -25,7 +25,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.peer_watch import Watch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 
-__all__ = ["Ambient", "Board", "JobHandle", "JobStart", "Pulse", "ambient", "within"]
+__all__ = ["Ambient", "Board", "Chosen", "JobHandle", "JobStart", "Pulse", "ambient", "within"]
 
 
 class Board(Protocol):
@@ -212,13 +212,38 @@ class JobHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ambient:
-    """The job that sessions of this thread join when they are given none, and what holds for them."""
+class Chosen:
+    """A script's own choices at ``plesio.join``, before others take their place.
 
-    job: JobHandle
+    Attributes:
+        seed: The run's, if the script gives one; 0 is none.
+        torch_seed: The latest of torch's generator.
+    """
+
+    policy: str | None
+    trace: str | None
+    seed: int
+    torch_seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ambient:
+    """The job that sessions of this thread join when they are given none, and what holds for them.
+
+    Attributes:
+        job: None is one that the environment describes.
+        policy: Takes the place of a script's own, as ``trace`` does.
+        name: Of the task, where the script gives none.
+        seed: Of the run, where the script gives none.
+    """
+
+    job: JobHandle | None = None
     policy: str | None = None
     trace: Path | None = None
+    name: str | None = None
+    seed: int = 0
     pacer: Pacer | None = None
+    on_chosen: Callable[[Chosen], None] = lambda chosen: None
     on_join: Callable[[nn.Module, Optimizer], None] | None = None
     on_meter: Callable[[Meter], None] = lambda meter: None
     on_ended: Callable[[RunResult], None] = lambda result: None
@@ -228,7 +253,7 @@ _AMBIENT = threading.local()
 
 
 def ambient() -> Ambient | None:
-    """Return the surroundings of the virtual worker whose thread this is; None elsewhere."""
+    """Return the surroundings of the worker whose thread this is; None where a script runs by itself."""
     found: Ambient | None = getattr(_AMBIENT, "found", None)
     return found
 
