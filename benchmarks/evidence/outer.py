@@ -4,7 +4,7 @@ Four virtual workers train `stdlib_lm` for one epoch with AdamW, over links of 1
 
     python benchmarks/evidence/outer.py policies --seeds 3       # bsp, local_sgd and diloco by momentum and compression
     python benchmarks/evidence/outer.py policies --only diloco:8,outer_momentum=0.3 --seeds 3
-    python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum
+    python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum, seed 0
 
 ρ is the mean cosine of successive outer gradients. If they agree so from each one to the next, each moves the shared
 parameters by η (1 + μ / (1 - μρ)) of itself in the end: the *effective rate*. `rates` sorts by it.
@@ -20,22 +20,27 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plesio.bench.recipe import make_recipe
 from plesio.core.results import RunResult
 from plesio.policies import parse_policy
 from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.tasks.stdlib_lm import stdlib_lm
+from plesio.tasks.task import Task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from kept_runs import keep_runs
 from record import plus_minus, print_table
 
 OUT = Path(__file__).parents[2] / "runs" / "outer"
+OPTIONS = {"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}
+STEP_TIME = {"kind": "lognormal", "mean": "20 ms", "cv": 0.1}
 LINKS = ("10 Mbit/s", "100 Mbit/s")
 MOMENTA = (0.0, 0.3, 0.6, 0.9)
 RATES = (0.35, 0.7, 1.0, 1.4)
@@ -76,32 +81,56 @@ def autocorrelation(gradients: Sequence[Tensor]) -> float:
     return statistics.fmean(found) if found else math.nan
 
 
-def do(policy: str, *, link: str, seed: int) -> tuple[RunResult, float]:
-    """Return a run and ρ; NaN without an outer optimizer."""
-    cluster = f'hosts = 4\n[nic]\nlatency = "50 us"\nbandwidth = "{link}"\n'
-    workers = {"count": 4, "cluster": cluster, "step_time": {"kind": "lognormal", "mean": "20 ms", "cv": 0.1}}
-    options = {"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}
+def do(policy: str, *, seed: int, link: str | None = None) -> RunResult:
+    """Return a run; with a link only its times, of steps without a gradient: under these policies they are the same."""
+    cluster = f'hosts = 4\n[nic]\nlatency = "50 us"\nbandwidth = "{link or LINKS[-1]}"\n'
+    task = "stdlib_lm" if link is None else f"{__file__}:weightless"
     recipe = make_recipe(
         {
-            "task": {"name": "stdlib_lm", "batch_size": 8, "options": options},
-            "run": {"policies": [policy], "seeds": [seed], "epochs": 1, "evaluate_every": 256},
-            "workers": workers,
+            "task": {"name": task, "batch_size": 8, "options": OPTIONS},
+            "run": {"policies": [policy], "seeds": [seed], "epochs": 1, "evaluate_every": 512},
+            "workers": {"count": 4, "cluster": cluster, "step_time": STEP_TIME},
         },
         folder=Path.cwd(),
         where="outer.py",
     )
-    out = OUT / link.replace(" ", "").replace("/", "-") / policy.replace(":", "-").replace(",", "-") / str(seed)
-    kept = out / "rho.json"
+    out = folder_of(policy, seed=seed, link=link)
     with recorded_outer_gradients() as seen:
         [run] = keep_runs(recipe, out=out)[parse_policy(policy).spec]
-    if not kept.exists():
-        kept.write_text(json.dumps(autocorrelation(next(iter(seen.values()), []))), encoding="utf-8")
-    return run, float(json.loads(kept.read_text(encoding="utf-8")))
+    if seen and link is None:
+        rho = autocorrelation(next(iter(seen.values())))
+        (out / "rho.json").write_text(json.dumps(rho), encoding="utf-8")
+    return run
 
 
-def time_to(run: RunResult, perplexity: float) -> float:
+def folder_of(policy: str, *, seed: int, link: str | None = None) -> Path:
+    name = "trained" if link is None else link.replace(" ", "-").replace("/", "-")
+    return OUT / name / policy.replace(":", "-").replace(",", "-") / str(seed)
+
+
+def rho_of(policy: str, *, seed: int) -> float:
+    """Return ρ of a run that has been done; NaN without an outer optimizer."""
+    kept = folder_of(policy, seed=seed) / "rho.json"
+    return float(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else math.nan
+
+
+def weightless(**options: Any) -> Task:
+    """Make the task with a gradient of zero and no metric."""
+    return replace(stdlib_lm(**options), loss=_nothing, metric=_none)
+
+
+def _nothing(model: nn.Module, _: Any) -> Tensor:
+    return torch.stack([0.0 * parameter.sum() for parameter in model.parameters()]).sum()
+
+
+def _none(_: nn.Module) -> float:
+    return 1.0
+
+
+def time_to(perplexity: float, run: RunResult, times: RunResult) -> float:
     """Return the seconds up to the first evaluation that is no worse; infinity if there is none."""
-    return next((point.at_s for point in run.evaluations if point.metric <= perplexity), math.inf)
+    samples = next((point.samples for point in run.evaluations if point.metric <= perplexity), math.inf)
+    return next((point.at_s for point in times.evaluations if point.samples >= samples), math.inf)
 
 
 def effective_rate(rate: float, momentum: float, rho: float) -> float:
@@ -112,21 +141,19 @@ def show_policies(policies: Sequence[str], *, seeds: int) -> None:
     """Print perplexities at equal samples, and times to the final perplexity of bsp with the same seed."""
     rows = []
     for policy in policies:
-        cells = [policy]
-        times: list[str] = []
+        runs = [do(policy, seed=seed) for seed in range(seeds)]
+        goals = [do("bsp", seed=seed).final_metric or math.nan for seed in range(seeds)]
+        times = []
         for link in LINKS:
-            runs = [do(policy, link=link, seed=seed) for seed in range(seeds)]
-            base = [do("bsp", link=link, seed=seed)[0] for seed in range(seeds)]
-            ratios = [
-                time_to(run, other.final_metric or math.nan) / time_to(other, other.final_metric or math.nan)
-                for (run, _), other in zip(runs, base, strict=True)
-            ]
+            own = [do(policy, seed=seed, link=link) for seed in range(seeds)]
+            bsp = [do("bsp", seed=seed, link=link) for seed in range(seeds)]
             times += [
-                plus_minus(ratios),
-                plus_minus([run.wall_s / other.wall_s for (run, _), other in zip(runs, base, strict=True)]),
+                plus_minus([time_to(*of) / other.wall_s for *of, other in zip(goals, runs, own, bsp, strict=True)]),
+                plus_minus([run.wall_s / other.wall_s for run, other in zip(own, bsp, strict=True)]),
             ]
-        found = plus_minus([run.final_metric or math.nan for run, _ in runs], ".3f")
-        rows.append([*cells, found, f"{statistics.fmean(rho for _, rho in runs):.2f}", *times])
+        found = plus_minus([run.final_metric or math.nan for run in runs], ".3f")
+        rho = statistics.fmean(rho_of(policy, seed=seed) for seed in range(seeds))
+        rows.append([policy, found, f"{rho:.2f}", *times])
     columns = [
         "policy",
         "perplexity",
@@ -143,7 +170,7 @@ def show_rates() -> None:
         for rate in RATES:
             for momentum in MOMENTA:
                 policy = f"diloco:{steps},outer_lr={rate},outer_momentum={momentum}"
-                run, rho = do(policy, link="100 Mbit/s", seed=0)
+                run, rho = do(policy, seed=0), rho_of(policy, seed=0)
                 rows.append((effective_rate(rate, momentum, rho), rate, momentum, rho, run.final_metric or math.nan))
         rows.sort()
         print_table(

@@ -201,3 +201,19 @@ def test_report_builds_the_page_again(
     assert invoke(["report", str(out)]) == 0
     assert capsys.readouterr().out == printed
     assert (out / "report.html").read_bytes() == page
+
+
+@pytest.mark.parametrize("policy", ["diloco:6,fragments=2", "diloco:6,fragments=4"])
+def test_a_policy_with_more_fragments_than_the_model_has_tensors_is_refused_in_one_line(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[task]\nname = "quadratic"\n[run]\npolicies = ["bsp"]\nsamples = 64\n'
+        '[workers]\ncount = 2\nstep_time = { kind = "constant", mean = "10 ms" }\n',
+        encoding="utf-8",
+    )
+    command = ["compare", str(recipe), "--out", str(tmp_path / "out"), "--world", "virtual", "--policies", policy]
+    assert invoke(command) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert policy in line

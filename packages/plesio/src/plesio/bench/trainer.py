@@ -20,13 +20,14 @@ from plesio.runtime.job import Job
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import WorkerPlace
+from plesio.runtime.worker.exchange.fragments import check_fragments
 from plesio.runtime.worker.job_handle import JobHandle
 from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
 
-__all__ = ["recipe_task", "section_task", "serve_runs", "target_of", "train"]
+__all__ = ["check_policies", "recipe_task", "section_task", "serve_runs", "target_of", "train"]
 
 
 def recipe_task(recipe: Recipe) -> Task:
@@ -116,6 +117,14 @@ def train(
     return session.report().to_json() if place.rank == 0 else None
 
 
+def check_policies(recipe: Recipe, task: Task) -> None:
+    """Raise `ConfigError` if the task's model is too small for one of the recipe's policies."""
+    largest = max(recipe.policies, key=lambda policy: policy.fragments, default=None)
+    if largest is not None and largest.fragments > 1:
+        model, _ = task.build(0)
+        check_fragments(largest, num_tensors=sum(p.requires_grad for p in model.parameters()))
+
+
 def _length(data: Any) -> int:
     return len(data)
 
@@ -137,6 +146,7 @@ def serve_runs(recipe: Recipe, environment: Mapping[str, str], commands: Connect
             if place is None or place.rank == 0:
                 check_task(task)
                 check_for_grids(recipe, task)
+                check_policies(recipe, task)
             commands.send(("ready", _length(task.train_set())))
             job: Job | None = None
             try:

@@ -7,7 +7,7 @@ from plesio.bench.assignment import Assignment
 from plesio.bench.grid_trainer import check_for_grids
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.bench.trainer import recipe_task, train
+from plesio.bench.trainer import check_policies, recipe_task, train
 from plesio.bench.worker_pool import PoolRun
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration
@@ -64,6 +64,7 @@ class VirtualPool:
         self._task = recipe_task(recipe)
         check_task(self._task)
         check_for_grids(recipe, self._task)
+        check_policies(recipe, self._task)
         self.samples_per_epoch = len(self._task.train_set())  # type: ignore[arg-type]
         workers = recipe.workers
         workers.faults_in_order(seed=0)  # can they be here?

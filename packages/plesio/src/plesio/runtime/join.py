@@ -28,6 +28,7 @@ from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
+from plesio.runtime.worker.exchange.fragments import check_fragments
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.gauges import Gauges
@@ -170,6 +171,7 @@ def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks
     check_beginning(replica.model, replica.optimizer)
     if policy.exchange == "store" or policy.bound > 0:
         check_layers(replica.model, policy=policy.spec)
+    check_fragments(policy, num_tensors=len(replica.parameters))
     if policy.needs_server_optimizer:
         optimizer_spec(replica.optimizer)
     if place.late and policy.racks_share_store:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import plesio
-from plesio.core.errors import ExchangeError
+from plesio.core.errors import ConfigError
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.cost.step_time import Constant
@@ -207,7 +207,7 @@ def whole_loss(worker: Worker) -> float:
 
 
 def test_more_fragments_than_tensors_are_refused_in_one_line():
-    with pytest.raises(ExchangeError, match="the model has 4 trained tensors, too few for 5 fragments") as error:
+    with pytest.raises(ConfigError, match="5 fragments of whole tensors are asked for, and the model has 4") as error:
         run("diloco:5,fragments=5").values()
     assert "\n" not in str(error.value)
 

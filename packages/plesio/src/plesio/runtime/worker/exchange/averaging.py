@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from plesio.core.errors import ExchangeError
 from plesio.policies import Policy
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
@@ -33,7 +32,7 @@ from plesio.runtime.worker.exchange.exchange import (
     StepProgress,
 )
 from plesio.runtime.worker.exchange.flat import parts_of
-from plesio.runtime.worker.exchange.fragments import fragments_of
+from plesio.runtime.worker.exchange.fragments import check_fragments, fragments_of
 from plesio.runtime.worker.exchange.group import Summing, takes_blame
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
@@ -147,11 +146,7 @@ class AveragingExchange(CollectiveExchange):
 
     def _average_deltas(self, deltas: DeltaAveraging) -> None:
         parameters = [(name, p) for name, p, kind, _ in self._replica.tensors.exchanged() if kind == "parameter"]
-        if len(self._fragments) > len(parameters):
-            raise ExchangeError(
-                f"{self._policy.spec}: the model has {len(parameters)} trained tensors, too few for "
-                f"{len(self._fragments)} fragments of whole tensors; write fewer fragments"
-            )
+        check_fragments(self._policy, num_tensors=len(parameters))
         compressed: list[CompressedReducer | RackReducer] = []
         places = fragments_of([p.numel() for _, p in parameters], num_fragments=len(self._fragments))
         for number, fragment in enumerate(self._fragments):

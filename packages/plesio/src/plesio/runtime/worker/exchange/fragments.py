@@ -2,7 +2,19 @@
 
 from collections.abc import Sequence
 
-__all__ = ["fragments_of"]
+from plesio.core.errors import ConfigError
+from plesio.policies import Policy
+
+__all__ = ["check_fragments", "fragments_of"]
+
+
+def check_fragments(policy: Policy, *, num_tensors: int) -> None:
+    """Raise `ConfigError` if a model with so many trained tensors has too few for the policy's fragments."""
+    if policy.fragments > num_tensors:
+        raise ConfigError(
+            f"{policy.spec}: {policy.fragments} fragments of whole tensors are asked for, and the model has "
+            f"{num_tensors} that are trained; write fewer fragments"
+        )
 
 
 def fragments_of(sizes: Sequence[int], *, num_fragments: int) -> list[list[int]]:
