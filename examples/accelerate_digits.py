@@ -20,7 +20,7 @@ from plesio.integrations.accelerate import PlesioAccelerator
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train on handwritten digits with Accelerate.")
-    parser.add_argument("--policy", default="bsp", help="as `plesio policies` lists them (default: bsp)")
+    parser.add_argument("--policy", default="bsp", help="as `plesio list policies` lists them (default: bsp)")
     parser.add_argument("--epochs", type=int, default=5, help="passes over the data (default: 5)")
     arguments = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Changes that `adaptive` made in a run, and their worth: `plesio explain DIR` from Python.
+"""Changes that `adaptive` made in a run, and their worth: `plesio report DIR` from Python.
 
     python examples/explain_run.py
     python examples/explain_run.py runs/mine

@@ -44,7 +44,7 @@ class Digits(lightning.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train on handwritten digits with Lightning.")
-    parser.add_argument("--policy", default="bsp", help="as `plesio policies` lists them (default: bsp)")
+    parser.add_argument("--policy", default="bsp", help="as `plesio list policies` lists them (default: bsp)")
     parser.add_argument("--devices", type=int, default=1, help="workers that were started on this host (default: 1)")
     parser.add_argument("--epochs", type=int, default=5, help="passes over the data (default: 5)")
     arguments = parser.parse_args()

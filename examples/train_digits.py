@@ -38,7 +38,7 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train on handwritten digits under a consistency policy.")
-    parser.add_argument("--policy", default="adaptive", help="as `plesio policies` lists them (default: adaptive)")
+    parser.add_argument("--policy", default="adaptive", help="as `plesio list policies` lists them (default: adaptive)")
     parser.add_argument("--epochs", type=int, default=10, help="passes over the data (default: 10)")
     parser.add_argument("--trace", help="folder for traces and results.json (default: none)")
     arguments = parser.parse_args()

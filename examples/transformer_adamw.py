@@ -54,7 +54,7 @@ def loss_of(model: nn.Module, windows: Tensor) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a small transformer under a consistency policy.")
-    parser.add_argument("--policy", default="adaptive", help="as `plesio policies` lists them (default: adaptive)")
+    parser.add_argument("--policy", default="adaptive", help="as `plesio list policies` lists them (default: adaptive)")
     parser.add_argument("--epochs", type=int, default=2, help="passes over the data (default: 2)")
     options = parser.parse_args(arguments)
 

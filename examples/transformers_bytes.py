@@ -36,7 +36,7 @@ class Windows(Dataset[dict[str, torch.Tensor]]):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT-2 with Transformers.")
-    parser.add_argument("--policy", default="bsp", help="as `plesio policies` lists them (default: bsp)")
+    parser.add_argument("--policy", default="bsp", help="as `plesio list policies` lists them (default: bsp)")
     parser.add_argument("--epochs", type=float, default=3, help="passes over the data (default: 3)")
     arguments = parser.parse_args()
 

@@ -46,7 +46,7 @@ def _lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _numbers() -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and meaning of each number and switch, as `plesio policies` lists them."""
+    """Yield key, default and meaning of each number and switch, as `plesio list policies` lists them."""
     meanings = explanations(Numbers, "Attributes") | explanations(Options, "Attributes")
     for one in dataclasses.fields(Options):
         yield f"`{one.name}`", as_text(one.default), meanings[one.name].rstrip(".").replace("``", "`")

@@ -71,8 +71,9 @@ def refusal(words: list[str], *, whole: bool) -> str | None:
         if command is None:
             return f"no command {name or words}"
         context = command.context_class(command, info_name=name, parent=context)
-    if hasattr(command, "resolve_command") and not words:
-        return None
+    if hasattr(command, "resolve_command"):  # whose options act at once: --install-completion writes to the home folder
+        known = {option for parameter in command.get_params(context) for option in parameter.opts}
+        return None if {*words} <= known else f"no option {words}"
     try:
         command.make_context(context.info_name, list(words), parent=context.parent)
     except _UsageError as error:
