@@ -346,7 +346,7 @@ def test_ctrl_c_stops_the_workers_of_a_script_and_tells_how_to_go_on(write: Call
     script = write(begin='import time\nprint("begun", flush=True)\ntime.sleep(100)')
     out = tmp_path / "out"
     line = f"compare {script} --workers 2 --policies asp,bsp --out {out} -- --lr 0.1"
-    command = [sys.executable, "-m", "plesio.cli.main", *line.split()]
+    command = [sys.executable, "-m", "plesio", *line.split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         output = out / "runs" / "asp-seed0" / "output.txt"
         while process.poll() is None and not (output.exists() and output.read_text().count("begun") == 2):

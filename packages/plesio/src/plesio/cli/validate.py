@@ -170,7 +170,7 @@ def _script(
         seeds=split_seeds(seeds),
         slow=None,
         step_time=None,
-        where="plesio validate",
+        where="plesio lab validate",
     )
 
 
