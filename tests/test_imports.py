@@ -45,6 +45,7 @@ MOST_INTERNAL = {
     "plesio/support": 22,
     "plesio/tasks": 11,
     "plesio/testbed": 8,
+    "plesio/watch": 2,
 }
 
 

@@ -21,6 +21,7 @@ LIST = Path(__file__).with_name("surface.txt")
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 MODULES = (
     "plesio",
+    "plesio.callbacks",
     "plesio.testing",
     "plesio.advisor",
     "plesio_planning.estimate",

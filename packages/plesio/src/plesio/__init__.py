@@ -1,6 +1,6 @@
 """Plesio trains one PyTorch model with many workers under a consistency policy.
 
-Layers (imports go downward only): cli > bench | report > testbed > runtime | tasks > protocol > advisor > sim >
+Layers (imports go downward only): cli > bench | report | watch > testbed > runtime | tasks > protocol > advisor > sim >
 policies | cost > core. Parts that need torch are loaded at first use, so that ``import plesio`` and the command line
 answer at once. The package ``plesio_planning`` plans runs; this one does not import it.
 """
@@ -99,6 +99,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("plesio")
+    if name == "callbacks":
+        return import_module("plesio.callbacks")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'plesio' has no attribute '{name}'")

@@ -29,6 +29,7 @@ COMMANDS = [
     "simulate",
     "study",
     "sweep",
+    "watch",
 ]
 
 

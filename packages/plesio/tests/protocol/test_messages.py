@@ -28,7 +28,7 @@ from plesio.protocol.effects import (
     SnapshotOrder,
     StayOrder,
 )
-from plesio.protocol.figures import Report, RunFigures, RunInfo, Snapshot
+from plesio.protocol.figures import Report, RunFigures, RunInfo, Snapshot, WorkerFigure
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.protocol.peers import worker_identity
 from plesio.protocol.plans import Block, PlanFigures, Remainder, Span
@@ -147,6 +147,10 @@ EXAMPLES: list[Message] = [
     StageEnd(steer=STEERING, regroup=True),
     Result(result=RESULT),
     Progress(figures=RunFigures(policy="bsp", steps=1, samples=2, elapsed_s=0.5, loss=0.25, staleness=0.0)),
+    Progress(figures=RunFigures(
+        policy="ssp:2", steps=1, samples=2, elapsed_s=0.5, loss=0.25, staleness=0.0, in_force="ssp:2", total_samples=9,
+        workers=(WorkerFigure(worker=0, clock=1, lead=0, live=True, step_s=0.5, silent_s=0.1, within="step"),),
+        checkpoint=(1, 0.5))),
     RunEnded(result=RESULT),
     Orders.of([CreditOrder(worker=0, clock=3)]),
     EndRun(),

@@ -378,7 +378,7 @@ def test_joining_what_is_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("plesio.runtime.launcher._JOIN_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: no job of plesio run answers there"):
+        with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: no job of Plesio answers there"):
             launch(write_script(tmp_path, ""), num_workers=1, join=f"127.0.0.1:{port}")
     for thread in threading.enumerate():  # its connection is gone, so it ends
         if thread.name == "plesio-join":

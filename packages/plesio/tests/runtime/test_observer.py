@@ -10,7 +10,8 @@ from support.transport import JOB, PATIENCE_S, SECRET, EchoServer
 def test_without_a_server_or_after_its_end_there_are_no_figures(tmp_path: Path):
     """Workers that fail end their job, and it is from them that a comparison learns why."""
     store = HashStore()
-    observer, of_job = Observer(store, secret=SECRET), PrefixStore("plesio/0/0", store)
+    of_job = PrefixStore("plesio/0/0", store)
+    observer = Observer.of_first_job(store, secret=SECRET)
     try:
         assert observer.figures(timeout_s=PATIENCE_S) is None
         server = EchoServer(tmp_path)

@@ -60,7 +60,7 @@ class ScriptPool:
         def look(store: "TCPStore", secret: str) -> None:
             with self._site.here():  # it connects when there is a server
                 if not observers:
-                    observers.append(Observer(store, secret=secret))
+                    observers.append(Observer.of_first_job(store, secret=secret))
                 figures = observers[0].figures(timeout_s=LOOK_S)
             if figures is not None:
                 on_figures(figures)

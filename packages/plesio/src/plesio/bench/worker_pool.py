@@ -40,7 +40,7 @@ class WorkerPool:
         self._site = site
         self._processes = ProcessPool(recipe.workers.count, serve_runs, recipe, preload=FOR_TRAINING, site=site)
         assert self._processes.store is not None, "just started"
-        self._observer = Observer(self._processes.store, secret=self._processes.secret)
+        self._observer = Observer.of_first_job(self._processes.store, secret=self._processes.secret)
         self.usable = True
         """False when a worker was lost or failed; a new pool is needed then."""
         try:

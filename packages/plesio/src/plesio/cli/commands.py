@@ -26,6 +26,7 @@ from plesio.cli import (
     tasks,
     testbed,
     validate,
+    watch,
 )
 from plesio.cli.function_options import DerivedCommand
 from plesio.cli.old_names import NamedCommands
@@ -54,6 +55,7 @@ lab = typer.Typer(
 )
 app.command("compare", cls=DerivedCommand)(compare.compare)
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("watch", epilog=watch.EXAMPLES)(watch.watch)
 app.command("simulate", cls=DerivedCommand)(simulate.simulate)
 app.command("advise", cls=DerivedCommand)(advise.advise)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)

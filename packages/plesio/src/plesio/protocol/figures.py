@@ -9,7 +9,7 @@ from plesio.core.arguments import check_fields
 from plesio.core.results import Goal, MemorySplit, Utilisation
 from plesio.core.within import SEED
 
-__all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within"]
+__all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within", "WorkerFigure"]
 
 Status = Literal["finished", "interrupted", "failed"]
 Alike = Literal["rates", "order", "subset", "stream"]
@@ -82,8 +82,33 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigure:
+    """A worker at present.
+
+    Attributes:
+        lead: Steps that it is ahead of the slowest; 0 where all meet, since clocks that were reported differ by age.
+        step_s: Median seconds of its latest steps; 0 before the second.
+        silent_s: Seconds since its last message.
+    """
+
+    worker: int
+    clock: int
+    lead: int
+    live: bool
+    step_s: float
+    silent_s: float
+    within: Within | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """The figures of the run, over all workers; ``loss`` is NaN before the first."""
+    """The figures of the run, over all workers; ``loss`` is NaN before the first.
+
+    Attributes:
+        in_force: The static policy that the workers go by now.
+        total_samples: Samples of the whole training, if they are known.
+        checkpoint: Clock of the latest checkpoint that was begun, and the seconds since; None where there is none.
+    """
 
     policy: str
     steps: int
@@ -91,6 +116,10 @@ class RunFigures:
     elapsed_s: float
     loss: float
     staleness: float
+    in_force: str = ""
+    workers: tuple[WorkerFigure, ...] = ()
+    total_samples: int | None = None
+    checkpoint: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ def server_identity(index: int) -> str:
     return f"server-{index}"
 
 
-def observer_identity() -> str:
-    return "observer-0"
+def observer_identity(number: int) -> str:
+    return f"observer-{number}"
 
 
 def names_of(number: int) -> tuple[bytes, ...]:

@@ -86,9 +86,10 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         rack: Number of the rack that the worker is in.
         elastic: Whether workers of a collective go on without one that is lost.
         optimizer: Class and settings of the worker's optimizer, equal on all workers.
+        total_samples: Samples of the whole training, if they are known.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "log_bytes", "optimizer")
+    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "log_bytes", "optimizer", "total_samples")
 
     policy: str
     info: RunInfo
@@ -103,6 +104,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     elastic: bool = True
     log_bytes: Annotated[int, msgspec.Meta(ge=0)] = LIMIT_BYTES
     optimizer: tuple[str, ...] = ()
+    total_samples: int | None = None
 
 
 class ServerStatePage(Message, frozen=True, kw_only=True, tag=35):

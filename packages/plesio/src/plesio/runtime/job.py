@@ -66,7 +66,12 @@ class Job:
         self._num_watches: Counter[int] = Counter()
         """Watches of peers by generation of the group: one run after the other is watched."""
         self._servers = JobServers(
-            place, store=self.start.store, get=self.start.get, job=self.start.job, secret=self.start.secret
+            place,
+            store=self.start.store,
+            get=self.start.get,
+            job=self.start.job,
+            secret=self.start.secret,
+            starter=self.start.starter,
         )
 
     def _check_heartbeat(self) -> None:

@@ -37,14 +37,25 @@ class JobServers:
         get: Reads from it, and waits for what is not there yet.
         job: The job's name.
         secret: What its processes have in common.
+        starter: Name that the job's launcher gave it, if it did.
     """
 
-    def __init__(self, place: WorkerPlace, *, store: Store, get: Callable[[str], str], job: str, secret: str) -> None:
+    def __init__(
+        self,
+        place: WorkerPlace,
+        *,
+        store: Store,
+        get: Callable[[str], str],
+        job: str,
+        secret: str,
+        starter: str | None = None,
+    ) -> None:
         self._place = place
         self._store = store
         self._get = get
         self._job = job
         self.secret = secret
+        self._starter = starter
         self._keys = JobKeys.derive(secret)
         self._context: zmq.Context[Any] = zmq.Context()
         self._processes: list[subprocess.Popen[str]] = []
@@ -64,6 +75,8 @@ class JobServers:
             encrypt=wants_encryption(),
             backup=json.loads(self._get(_BACKUP)) if replicas > 1 and not is_backup else None,
             is_backup=is_backup,
+            meeting=f"{place.address}:{place.port}",
+            starter=self._starter,
         )
         process = start_server(config)
         self._processes.append(process)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,13 @@ from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
+from plesio.runtime.worker.callbacks import Callbacks
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.fragments import check_fragments
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.job_handle import JobHandle
@@ -44,7 +46,7 @@ from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.alone import AloneWorld
 from plesio.runtime.worlds.alone_saving import AloneSaving
 from plesio.runtime.worlds.distributed import DistributedWorld
-from plesio.runtime.worlds.parts import OnTransition, Parts
+from plesio.runtime.worlds.parts import Parts
 from plesio.runtime.worlds.run_terms import RunTerms
 from plesio.runtime.worlds.without_server import can_do_without_server
 
@@ -57,6 +59,7 @@ _LOST_AT_START = "a worker was lost before the first step, while all took over r
 
 
 _Model = Annotated[torch.nn.Module, "plesio.join(model, optimizer), a torch.nn.Module first"]
+OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
 _Optimizers = Annotated[
     torch.optim.Optimizer | Sequence[torch.optim.Optimizer], "an optimizer of torch.optim, or a list of them"
 ]
@@ -91,7 +94,7 @@ def join(
         policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
         trace: Folder for traces and ``results.json``; None for none.
         total_samples: Samples of the whole training, over workers and epochs, if known; ``adaptive`` goes by it.
-        on_transition: Called on every worker, with the optimizer, when a policy that changes has changed.
+        on_transition: A callback (`Session.add_callback`) for changes of the policy, which gets the optimizer too.
         racks: Each rank's rack, for ``hier:`` and ``adaptive``: ``(0, 0, 1, 1)``; ``"host"`` for one a host;
             ``"auto"`` measures between four hosts or more for some seconds. In the virtual world the cluster has them.
         scaler: What the program scales its losses by; the session steps and updates it. None for no scale.
@@ -136,10 +139,24 @@ def join(
         _check(chosen, replica, place=place, racks=racks)
     introduce(0 if place is None else place.rank)
     _log.info("joins under %s", chosen.title)
-    run = _Run(replica, policy=chosen, folder=folder, options=options, setting=setting)
+    callbacks = Callbacks()
+    if on_transition is not None:
+        callbacks.add(_Transitions(on_transition, one))
+    run = _Run(replica, policy=chosen, folder=folder, options=options, setting=setting, callbacks=callbacks)
     if place is None:
         return run.alone()
-    return run.among_others(place, racks=racks, total_samples=total_samples, on_transition=on_transition)
+    return run.among_others(place, racks=racks, total_samples=total_samples)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transitions:
+    """The callback of ``on_transition``, which gets the optimizer too."""
+
+    call: OnTransition
+    optimizer: torch.optim.Optimizer
+
+    def on_transition(self, transition: Transition) -> None:
+        self.call(transition, self.optimizer)
 
 
 _own: list[weakref.ref[Session]] = []
@@ -202,6 +219,7 @@ class _Run:
     folder: Path | None
     options: JoinOptions
     setting: CheckpointSetting | None
+    callbacks: Callbacks
 
     def _resumed(self, *, rank: int) -> ResumedCheckpoint | None:
         """Find the checkpoint to go on from, and refuse an unsuitable one before anything has begun."""
@@ -228,7 +246,7 @@ class _Run:
     def alone(self) -> Session:
         """Make the session of a single process."""
         gauges = Gauges(self.replica)
-        meter = Meter(gauges=gauges)
+        meter = Meter(gauges=gauges, callbacks=self.callbacks)
         timeline = self._timeline(meter, rank=0, clock=MonotonicClock(), gauges=gauges)
         world = AloneWorld(policy=self.policy, info=self.options.info, folder=self.folder, meter=meter)
         snapshots = SnapshotTaker(self.options.snapshot_every)
@@ -262,11 +280,9 @@ class _Run:
             saver=None if checkpoints is None else checkpoints.saver,
         )
 
-    def among_others(
-        self, place: WorkerPlace, *, racks: Racks, total_samples: int | None, on_transition: OnTransition | None
-    ) -> Session:
+    def among_others(self, place: WorkerPlace, *, racks: Racks, total_samples: int | None) -> Session:
         """Make the session of a worker of the job that the options name; else of one that ends with the session."""
-        in_job = partial(self._in_job, racks=racks, total_samples=total_samples, on_transition=on_transition)
+        in_job = partial(self._in_job, racks=racks, total_samples=total_samples)
         if self.options.job is not None:
             return in_job(self.options.job, owns_job=False)
         _check_first()
@@ -281,7 +297,6 @@ class _Run:
         owns_job: bool,
         racks: Racks,
         total_samples: int | None,
-        on_transition: OnTransition | None,
     ) -> Session:
         policy, place, rank = self.policy, job.place, job.place.rank
         with contextlib.ExitStack() as undo:
@@ -311,6 +326,7 @@ class _Run:
                     snapshot_every=self.options.snapshot_every,
                     elastic=self.options.elastic and not policy.shards,
                     log_bytes=self.options.log_bytes,
+                    total_samples=total_samples,
                 ),
                 timeline=timeline,
                 checkpoints=checkpoints,
@@ -324,7 +340,6 @@ class _Run:
                     found=None if choice is None else choice.found,
                     checkpoints=checkpoints,
                     total_samples=total_samples,
-                    on_transition=on_transition,
                 )
             except BaseException as error:
                 timeline.trace.close()
@@ -342,7 +357,6 @@ class _Run:
         found: HostRacks | None,
         checkpoints: WorkerCheckpoints | None,
         total_samples: int | None,
-        on_transition: OnTransition | None,
     ) -> Session:
         """Make the session of a worker whose world is there."""
         steps, handover = StepClock(), Handover(self.replica, num_workers=place.num_workers)
@@ -356,7 +370,6 @@ class _Run:
             snapshots=SnapshotTaker(self.options.snapshot_every, keeps=place.rank == 0),
             found=found,
             total_samples=total_samples,
-            on_transition=on_transition,
             handover=handover,
             checkpoints=checkpoints,
         ).make()
@@ -405,7 +418,13 @@ class _Run:
         sent = job.bytes_sent_since(job.bytes_sent())
         told_bytes = job.memory_bytes()
         gauges = Gauges(self.replica) if told_bytes is None else None
-        meter = Meter(bytes_sent=sent, memory_bytes=told_bytes or 0, gauges=gauges, history=history)
+        meter = Meter(
+            bytes_sent=sent,
+            memory_bytes=told_bytes or 0,
+            gauges=gauges,
+            history=history,
+            callbacks=self.callbacks,
+        )
         return self._timeline(meter, rank=job.place.rank, clock=job.clock, gauges=gauges)
 
     def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> WorkerTimeline:

@@ -53,6 +53,7 @@ __all__ = [
     "WORLD_SIZE_KEY",
     "JoinDefaults",
     "Program",
+    "connect",
     "host_job",
     "launch",
     "listen",
@@ -281,7 +282,7 @@ def host_job(
 
 def _join(program: Program, *, num_workers: int | None, address: str) -> int:
     host, master_port = _parse_address(address)
-    store = _connect(host, master_port)
+    store = connect(host, master_port, key=NEXT_RANK_KEY, to="join")
     grid = str(store.get(_GRID_KEY), encoding="utf-8")
     if grid:
         program = replace(program, environment={**program.environment, GRID_VARIABLE: grid})
@@ -394,8 +395,8 @@ def _parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _connect(host: str, port: int) -> "TCPStore":
-    """Connect to the store of a running job.
+def connect(host: str, port: int, *, key: str, to: str) -> "TCPStore":
+    """Connect to the store of a running job, which has this ``key``, ``to`` join it or to watch it.
 
     This happens in a thread, because torch waits for ever for a listener that is no store and cannot be interrupted
     meanwhile.
@@ -404,21 +405,21 @@ def _connect(host: str, port: int) -> "TCPStore":
 
     connected: queue.SimpleQueue[TCPStore | Exception] = queue.SimpleQueue()
 
-    def connect() -> None:
+    def try_to() -> None:
         try:
             socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
             store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
-            store.wait([NEXT_RANK_KEY])
+            store.wait([key])
             connected.put(store)
         except (OSError, DistError) as error:
             connected.put(error)
 
-    threading.Thread(target=connect, name="plesio-join", daemon=True).start()
+    threading.Thread(target=try_to, name="plesio-join", daemon=True).start()
     try:
         found = connected.get(timeout=2 * _JOIN_TIMEOUT_S)
     except queue.Empty:
         found = TimeoutError()
     if isinstance(found, Exception):
-        reason = (found.strerror if isinstance(found, OSError) else None) or "no job of plesio run answers there"
-        raise TransportError(f"cannot join {host}:{port}: {reason}") from None
+        reason = (found.strerror if isinstance(found, OSError) else None) or "no job of Plesio answers there"
+        raise TransportError(f"cannot {to} {host}:{port}: {reason}") from None
     return found

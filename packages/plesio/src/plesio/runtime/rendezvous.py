@@ -19,7 +19,14 @@ from plesio.runtime.transport.job_secret import (
     secret_of_user,
     signed,
 )
-from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WITHOUT_KEY, NAME_KEY, WorkerPlace
+from plesio.runtime.worker.environment import (
+    BEGUN_KEY,
+    CURRENT_JOB,
+    ENDED_KEY,
+    FINISHED_WITHOUT_KEY,
+    NAME_KEY,
+    WorkerPlace,
+)
 
 __all__ = ["Rendezvous"]
 
@@ -54,6 +61,8 @@ class Rendezvous:
             self.store.set("job", uuid.uuid4().hex)
         self.job = self.get("job")
         """Name of the job."""
+        self.starter = self._starter.get(NAME_KEY).decode() if self._starter.check([NAME_KEY]) else None
+        """Name that the job's launcher gave it, if it did."""
         self.secret = given or self._agree_on_secret()
         """Text that only the processes of the job have."""
         self._check_secret(self.secret)
@@ -77,14 +86,14 @@ class Rendezvous:
                 f"cannot meet the other workers at {place.address}:{place.port}: {what} "
                 f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
             ) from error
-        prefix = f"plesio/{place.restart}"
+        prefix, current = f"plesio/{place.restart}", CURRENT_JOB.format(restart=place.restart)
         # Jobs follow each other on one store when sessions do: each has its number, the same in all its processes.
         try:
-            number = int(store.get(f"{prefix}/current")) if place.late else next(_NUMBERS)
+            number = int(store.get(current)) if place.late else next(_NUMBERS)
         except RuntimeError as error:
             raise TransportError(f"no job is running at {place.address}:{place.port} that could be joined") from error
         if place.rank == 0:
-            store.set(f"{prefix}/current", str(number))
+            store.set(current, str(number))
         meeting = PrefixStore(f"{prefix}/{number}", store)
         meeting.set(f"here/{place.rank}", "")
         return store, meeting
@@ -158,5 +167,5 @@ class Rendezvous:
     def finished_without(self, lost: Sequence[int]) -> None:
         """Tell the launcher that others finished the run of these workers: it exits as if all had."""
         if self._place.agent_hosts_store:
-            job = self._starter.get(NAME_KEY).decode() if self._starter.check([NAME_KEY]) else ""
-            self._starter.set(FINISHED_WITHOUT_KEY, signed(",".join(map(str, lost)), secret=self.secret, job=job))
+            signature = signed(",".join(map(str, lost)), secret=self.secret, job=self.starter or "")
+            self._starter.set(FINISHED_WITHOUT_KEY, signature)

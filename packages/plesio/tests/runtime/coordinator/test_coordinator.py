@@ -452,3 +452,23 @@ def test_the_lowest_that_waits_evaluates_if_the_one_that_did_cannot(how: str):
     assert [_found(run, worker) for worker in range(4)] == [[], [None], [None], []]
     _finds(run, 2, 0, 0.5)
     assert _found(run, 3) == [0.5]
+
+
+def test_progress_tells_who_lives_how_far_and_in_what():
+    run = Run("bsp", workers=2).start()
+    run.beat(0, clock=3, steps=3, recent_step_s=0.5, within="step")
+    run.now_s = 2.0
+    run.do("lose", 1)
+    figures = run.coordinator.progress(now_s=run.now_s)
+    assert (figures.in_force, figures.total_samples, figures.checkpoint) == ("bsp", None, None)
+    first, second = figures.workers
+    assert (first.clock, first.live, first.step_s, first.silent_s, first.within) == (3, True, 0.5, 2.0, "step")
+    assert (second.clock, second.live) == (0, False)
+
+
+def test_progress_tells_leads_where_workers_do_not_meet():
+    run = Run("asp", workers=2).start()
+    for clock in (1, 2, 3):
+        run.arrive(1, clock)
+    run.arrive(0, 1)
+    assert [(one.clock, one.lead) for one in run.coordinator.progress(now_s=0.0).workers] == [(1, 0), (3, 2)]

@@ -61,6 +61,15 @@ def test_blocked_time_is_split_when_all_workers_have_reported_it():
     assert (fast.compute_s, slow.compute_s) == (1.0, 2.0)
 
 
+def test_a_look_at_the_figures_does_not_change_how_blocked_time_is_split():
+    records = ledger()
+    records.report(0, Report(blocked=[(1, 0.5)]))
+    assert records.result(status="running").workers[0].communicate_s == pytest.approx(0.5)
+    records.report(1, Report(blocked=[(1, 0.1)]))
+    fast, slow = records.result(status="finished").workers
+    assert (fast.wait_s, fast.communicate_s, slow.wait_s) == pytest.approx((0.4, 0.1, 0.0))
+
+
 def test_blocked_time_of_racks_is_split_within_each():
     records = Ledger(policy="hier:bsp/ssp:2", info=RunInfo(), num_workers=4)
     records.meet({0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)})

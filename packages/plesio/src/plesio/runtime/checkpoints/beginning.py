@@ -62,7 +62,7 @@ class WorkerCheckpoints:
         check_plain(replica)
         workers = tuple(range(num_workers))
         saver = CheckpointSaver(
-            writer=Writer.of(setting, rank=rank, warn=meter.warn),
+            writer=Writer.of(setting, rank=rank, warn=meter.warn, callbacks=meter.callbacks),
             replica=replica,
             policy=policy,
             seed=seed,

@@ -36,6 +36,7 @@ from plesio.runtime.checkpoints.part_reports import (
 )
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.tensors import Share
+from plesio.runtime.worker.callbacks import Callbacks, CheckpointWritten
 
 __all__ = ["CheckpointPart", "Writer"]
 
@@ -77,6 +78,7 @@ class Writer:
     Attributes:
         claim: This job's hold on the folder.
         warn: Told, in a line, of a checkpoint that could not be written.
+        callbacks: Told of a checkpoint that is whole.
         lost: Workers that will never write their parts.
         patience_s: How long others are waited for that have not written their parts.
         reads_back: True if the next checkpoint is read back once it is written; the first of a run is.
@@ -87,15 +89,18 @@ class Writer:
     rank: int
     claim: FolderClaim
     warn: Callable[[str], None]
+    callbacks: Callbacks = field(default_factory=Callbacks)
     lost: set[int] = field(default_factory=set)
     patience_s: float = AWAIT_S
     reads_back: bool = True
     _under_way: list["_Writing"] = field(default_factory=list)
 
     @classmethod
-    def of(cls, setting: CheckpointSetting, *, rank: int, warn: Callable[[str], None]) -> "Writer":
-        claim = FolderClaim(setting.folder, warn=warn)
-        return cls(folder=Folder(setting.folder), keep=setting.keep, rank=rank, claim=claim, warn=warn)
+    def of(
+        cls, setting: CheckpointSetting, *, rank: int, warn: Callable[[str], None], callbacks: Callbacks | None = None
+    ) -> "Writer":
+        claim, told = FolderClaim(setting.folder, warn=warn), callbacks or Callbacks()
+        return cls(folder=Folder(setting.folder), keep=setting.keep, rank=rank, claim=claim, warn=warn, callbacks=told)
 
     def take_folder(self) -> None:
         """Take the folder for this job, and clear it of what killed jobs have left.
@@ -219,5 +224,6 @@ class _Writing:
         files = common.files | {name: one for report in reports.values() for name, one in report.files.items()}
         versions = {"torch": str(torch.__version__), "plesio": version("plesio")}
         whole = replace(common, files=dict(sorted(files.items())), created_unix_s=time.time(), versions=versions)
-        seal(self.folder, whole)
+        folder = seal(self.folder, whole)
         self.writer.folder.keep(self.writer.keep)
+        self.writer.callbacks.later("on_checkpoint", CheckpointWritten(clock=part.clock, folder=folder))

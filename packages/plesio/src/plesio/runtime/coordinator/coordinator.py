@@ -30,6 +30,7 @@ The parts, each with its invariants:
     recorder        the policy's machine, and the log of its events and answers
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from plesio.core.clock import Clock
@@ -52,7 +53,7 @@ from plesio.policies import (
 )
 from plesio.policies.log_writer import LogWriter
 from plesio.protocol.effects import AdmitOrder, CreditOrder, Effect, HaltOrder, Tell
-from plesio.protocol.figures import Report, Snapshot
+from plesio.protocol.figures import Report, RunFigures, Snapshot, WorkerFigure
 from plesio.protocol.to_server import (
     EvaluationRequest,
     Evaluations,
@@ -103,6 +104,7 @@ class Coordinator:
         self, join: Join, *, folder: Path | None = None, clock: Clock | None = None, world: World = "process"
     ) -> None:
         policy, saving = parse_policy(join.policy), join.saving
+        self._total_samples = join.total_samples
         self.ledger = Ledger(policy=policy.title, info=join.info, num_workers=join.num_workers, world=world)
         note, entries, trace = self.ledger.fallbacks.note, None, None
         if folder is not None:
@@ -349,6 +351,30 @@ class Coordinator:
                 case Stay(reason=reason):
                     effects += self._changes.stay(reason)
         return effects
+
+    def progress(self, *, now_s: float) -> RunFigures:
+        """Return the figures of the run at this moment, for a display."""
+        reports, members = self.ledger.workers, self._members
+        least = min((one.clock for one in members.values() if one.live and not one.resting), default=0)
+        leads = self._stage.exchange == "store"
+        return replace(
+            self.ledger.progress(),
+            in_force=self._stage.policy.spec,
+            total_samples=self._total_samples,
+            checkpoint=self._checkpoints.latest(now_s),
+            workers=tuple(
+                WorkerFigure(
+                    worker=worker,
+                    clock=max(member.clock, reports.latest(worker).clock),
+                    lead=max(0, member.clock - least) if leads and member.live else 0,
+                    live=member.live,
+                    step_s=reports.latest(worker).recent_step_s,
+                    silent_s=now_s - member.seen_s,
+                    within=reports.latest(worker).within or None,
+                )
+                for worker, member in sorted(members.items())
+            ),
+        )
 
     def close_logs(self) -> None:
         """Close the logs that are written beside the results; may be called twice."""

@@ -116,8 +116,9 @@ class Ledger:
         self.status, self.error = status, error
 
     def state(self) -> LedgerState:
-        reports = self.samples.corrected(self.workers.totals(), lost=self.lost)
-        times = {worker: self.workers.times(worker, report) for worker, report in reports.items()}
+        settled = self.workers.settled()
+        reports = self.samples.corrected(settled.totals(), lost=self.lost)
+        times = {worker: settled.times(worker, report) for worker, report in reports.items()}
         return LedgerState(
             reports={worker: _without_news(report, times[worker]) for worker, report in reports.items()},
             evaluations=self.metric.evaluations,
@@ -221,7 +222,8 @@ class Ledger:
         )
 
     def result(self, *, status: RunStatus, error: str | None = None) -> RunResult:
-        reports = self.workers.totals()
+        settled = self.workers.settled()
+        reports = settled.totals()
         wall_s = max((report.elapsed_s for report in reports.values()), default=0.0)
         # a lost worker's own figures may lack its last steps
         samples, unreported = self.samples.total(reports, arrived=self.workers.arrived_samples, lost=self.lost)
@@ -254,7 +256,7 @@ class Ledger:
             bytes_sent_total=sum(sent.values()),
             bytes_sent_cross_rack=self.servers.cross_rack_bytes,
             bytes_sent=dict(sent),
-            workers=tuple(self.workers.times(worker, reports[worker]) for worker in sorted(reports)),
+            workers=tuple(settled.times(worker, reports[worker]) for worker in sorted(reports)),
             staleness=Staleness.of(self._staleness),
             max_lead=self._max_lead,
             racks=self.rack_of,

@@ -65,7 +65,7 @@ class Checkpoints:
         self._pending = False
         """The policy has been asked for a pause."""
         self._taken_s = 0.0
-        self._taken_clock = self._clock = recorder.began
+        self._taken_clock = self._clock = self._began = recorder.began
         self._pages: list[str] = []
 
     @property
@@ -107,6 +107,10 @@ class Checkpoints:
         if steer is not None:
             self._stage.steer(steer)
         return steer is not None
+
+    def latest(self, now_s: float) -> tuple[int, float] | None:
+        """Return the clock of the latest checkpoint that was begun, and the seconds since; None before the first."""
+        return None if self._taken_clock == self._began else (self._taken_clock, now_s - self._taken_s)
 
     def passed(self, clock: int) -> None:
         self._clock = max(self._clock, clock)

@@ -6,6 +6,7 @@ is blocked in a collective is waiting and communicating in one, and is split whe
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from plesio.core.results import WorkerTimes
@@ -74,9 +75,16 @@ class WorkerFigures:
         """Return the median step of the slowest worker lately; 0 before anyone has reported."""
         return max((report.recent_step_s for report in self.reports.values()), default=0.0)
 
+    def settled(self) -> "WorkerFigures":
+        """Return these figures with every collective taken apart, also those that not all have reported yet."""
+        settled = copy(self)
+        settled._blocked = dict(self._blocked)
+        settled._wait_s, settled._communicate_s = Counter(self._wait_s), Counter(self._communicate_s)
+        for met in self._blocked:
+            settled._split(met)
+        return settled
+
     def totals(self) -> dict[int, Report]:
-        for met in list(self._blocked):
-            self._split(met)
         return {worker: self._total(worker) for worker in sorted({*self.reports, *self._arrived, *self._before})}
 
     def _total(self, worker: int) -> Report:

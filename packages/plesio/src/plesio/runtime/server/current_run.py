@@ -70,7 +70,7 @@ class CurrentRun:
         return [] if self._coordinator is None else self._coordinator.snapshots
 
     def progress(self) -> RunFigures | None:
-        return None if self._coordinator is None else self._coordinator.ledger.progress()
+        return None if self._coordinator is None else self._coordinator.progress(now_s=self._clock.now_s())
 
     def result(self, peer: bytes, report: Report | None) -> RunResult | None:
         """Return the run's figures so far, with those that the peer brings; None where there is no run."""

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from plesio.core.errors import PlesioError, TransportError
 from plesio.core.logs import set_up_logging, speak_as
 from plesio.protocol.peers import names_of, server_identity, worker_of
 from plesio.runtime.server.job_server import JobServer
-from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, ServerEndpoint
+from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, RunningJob, ServerEndpoint
 
 __all__ = ["ServerConfig", "ServerProcess", "main"]
 
@@ -49,6 +49,8 @@ class ServerConfig:
         encrypt: True if bulk data are encrypted between hosts.
         backup: Addresses of its backup, if it has one.
         is_backup: True if it is one.
+        meeting: ``HOST:PORT`` of the job's key-value store, for those who look on.
+        starter: Name that the job's launcher gave it, if it did.
     """
 
     index: int
@@ -59,6 +61,8 @@ class ServerConfig:
     encrypt: bool = True
     backup: dict[str, str] | None = None
     is_backup: bool = False
+    meeting: str = ""
+    starter: str | None = None
 
 
 class ServerProcess:
@@ -89,6 +93,11 @@ class ServerProcess:
         self._over = False
         self._line = b""
         self._index = config.index
+        self._note: RunningJob | None = None
+        if config.index == 0 and not config.is_backup:
+            addresses = self.endpoint.addresses
+            self._note = RunningJob(job=config.job, meeting=config.meeting, starter=config.starter, addresses=addresses)
+            self._note.announce()
         self._server = self._job_server()
         # what the workers send, and at once what server 0 decides about it
         self._poller = zmq.Poller()
@@ -132,6 +141,9 @@ class ServerProcess:
         return any(worker_of(peer) is not None for peer in self.endpoint.peers)
 
     def _may_write(self, folder: str) -> None:
+        if self._note is not None:
+            self._note = replace(self._note, folder=folder)
+            self._note.announce()
         self._server.run.may_write(folder)
 
     def _end(self) -> None:
@@ -169,6 +181,8 @@ class ServerProcess:
     def close(self) -> None:
         if self._first is not None:
             self._first.close()
+        if self._note is not None:
+            self._note.withdraw()
         self.endpoint.close()
 
 

@@ -32,6 +32,7 @@ a connection of its own. ZeroMQ's own thread sends and receives meanwhile.
 from plesio.runtime.transport.client import ClientEndpoint, wait_readable
 from plesio.runtime.transport.control_client import CONNECT_S, ControlClient
 from plesio.runtime.transport.outbox import Sending
+from plesio.runtime.transport.running_jobs import RunningJob
 from plesio.runtime.transport.security import JobKeys, Names
 from plesio.runtime.transport.server import ServerEndpoint
 from plesio.runtime.transport.sockets import LinkBytes, Traffic
@@ -51,6 +52,7 @@ __all__ = [
     "LinkBytes",
     "Names",
     "Refusal",
+    "RunningJob",
     "Sending",
     "ServerEndpoint",
     "TcpTraffic",

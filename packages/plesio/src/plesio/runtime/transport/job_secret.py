@@ -27,6 +27,7 @@ __all__ = [
     "given_secret",
     "may_publish",
     "new_job_secret",
+    "private_folder",
     "secret_of_user",
     "signed",
     "unsigned",
@@ -98,7 +99,7 @@ def secret_of_user(job: str) -> str:
         ConfigError: There is no folder for the key that others could not read or have made.
     """
     try:
-        key = _user_key(_private_folder() / "key")
+        key = _user_key(private_folder() / "key")
     except OSError as error:
         raise ConfigError(
             f"no key for this job: {error}; set XDG_RUNTIME_DIR to a folder of your own, or {SECRET_VARIABLE}"
@@ -106,7 +107,7 @@ def secret_of_user(job: str) -> str:
     return hashlib.blake2b(job.encode(), key=key.encode(), digest_size=32, person=b"plesio job").hexdigest()
 
 
-def _private_folder() -> Path:
+def private_folder() -> Path:
     """Make a folder that this user alone may enter."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(runtime) / "plesio" if runtime else Path(tempfile.gettempdir()) / f".plesio-{os.getuid()}"

@@ -15,6 +15,7 @@ from plesio.core.errors import ConfigError
 
 __all__ = [
     "BEGUN_KEY",
+    "CURRENT_JOB",
     "ENDED_KEY",
     "FINISHED_WITHOUT_KEY",
     "GRID_VARIABLE",
@@ -32,6 +33,8 @@ BEGUN_KEY = "plesio/begun"
 FINISHED_WITHOUT_KEY = "plesio/finished_without"
 """In the store of a launcher: the ranks that the others have finished a run without, and the proof that a member says
 so (`plesio.runtime.transport.job_secret.signed`)."""
+CURRENT_JOB = "plesio/{restart}/current"
+"""In the job's store: the number of the session's job under way, whose keys are at ``plesio/RESTART/NUMBER``."""
 ENDED_KEY = "plesio/ended"
 """In the store of a launcher: the ranks, with commas between, whose processes have ended."""
 NAME_KEY = "plesio/name"

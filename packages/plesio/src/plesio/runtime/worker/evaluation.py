@@ -125,6 +125,7 @@ class Evaluator:
             kept = self.exchange.snapshots() if number is None or self.world.rank == 0 else []
             points = [self._measure(metric, goal, shared) for shared in [*kept, present]]
             self.world.evaluated(points, parameters_sha256=None, number=number)
+            self._tell(points)
             return points[-1].found
 
         return self.sharing.share_metric(find, number=number)
@@ -138,8 +139,13 @@ class Evaluator:
                 snapshots.append(final)
             points = [self._measure(metric, goal, shared) for shared in snapshots]
             self.world.evaluated(points, parameters_sha256=None)
+            self._tell(points)
         self.replica.load(state)
         self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica.parameters, state))
+
+    def _tell(self, points: list[Evaluation]) -> None:
+        for point in points:
+            self.meter.callbacks.tell("on_evaluation", point)
 
     def _samples(self, samples: int | None) -> int:
         return samples if samples is not None else self.world.result(reports=False).samples

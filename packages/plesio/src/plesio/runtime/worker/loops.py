@@ -175,6 +175,10 @@ class Loops:
         """Return this worker's position in the latest stream, for a run that resumes from here."""
         return self._left_stream if self._stream is None else {"plan": self.plan, **self._stream.position()}
 
+    def so_far(self) -> dict[str, Any]:
+        """Return what a run that resumes from here needs of the loops."""
+        return {"stream": self.stream_position(), "num_workers": self._schedules.clock.num_workers}
+
     def shard(self, loader: DataLoader[Any], *, samples: int | None) -> LoaderShard:
         _check(loader)
         if not self._deals and samples is None:

@@ -20,6 +20,7 @@ from plesio.core.clock import Clock
 from plesio.core.errors import ConfigError
 from plesio.core.trace import UTILISATION, TraceWriter
 from plesio.protocol.figures import Alike, Report, Within
+from plesio.runtime.worker.callbacks import Callbacks
 from plesio.runtime.worker.gauges import Gauges
 
 __all__ = ["History", "Meter", "WorkerTimeline", "number_of"]
@@ -66,6 +67,7 @@ class Meter:
         bytes_sent: Tells the bytes sent so far, by class of link.
         memory_bytes: The worker's configured need, where nothing measures it.
         history: Keeps what was taken, if this worker may have to report all of it again.
+        callbacks: Callbacks of the program, which are told what the records are.
     """
 
     RECENT = 20
@@ -77,8 +79,10 @@ class Meter:
         memory_bytes: int = 0,
         gauges: Gauges | None = None,
         history: History | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.totals = Report()
+        self.callbacks = Callbacks() if callbacks is None else callbacks
         self._bytes_sent = bytes_sent
         self._memory_bytes = memory_bytes
         self._gauges = gauges

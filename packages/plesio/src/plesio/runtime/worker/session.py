@@ -34,7 +34,7 @@ from plesio.runtime.worker.session_optimizer import session_optimizer
 from plesio.runtime.worker.shared_model import SharedModel
 from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.whole_state import load_state, state_of_run
-from plesio.runtime.worker.world import SessionParts, World
+from plesio.runtime.worker.world import SessionParts, World, ending_of
 
 __all__ = ["Session"]
 
@@ -48,6 +48,7 @@ class Session:
     Attributes:
         model: The user's model, as it was passed.
         policy: The consistency policy in force.
+        is_open: True until the session is closed.
         rank: This worker's number, 0 to ``num_workers - 1`` (higher for workers that join later).
         optimizer: The optimizer that `plesio.join` was given, but its ``step()`` is the session's (`SessionOptimizer`):
             for frameworks that own the loop. Of several it is a list, and each has a step of its own.
@@ -92,11 +93,11 @@ class Session:
             timeline=timeline,
             on_whole=self._compare,
         )
-        self._finished = self._closed = False
+        self._finished, self.is_open = False, True
         self._registered: list[Stateful] = []
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
-            keeper.adds(self._so_far)
+            keeper.adds(lambda: self._past.values(training_s=self._times.elapsed_s, **self._loops.so_far()))
         replica.stepper.watch(replica.parameters.values())
         several = world.num_workers > 1
         self._one_replica = OneReplica(replica, parts, steps=steps, meter=timeline.meter) if several else None
@@ -116,10 +117,6 @@ class Session:
         )
         replica.changes.begin()  # writes up to here were the session's
 
-    def _so_far(self) -> dict[str, Any]:
-        stream, num_workers = self._loops.stream_position(), self._schedules.clock.num_workers
-        return self._past.values(training_s=self._times.elapsed_s, stream=stream, num_workers=num_workers)
-
     @property
     def num_workers(self) -> int:
         """Workers at the start of the run."""
@@ -130,11 +127,6 @@ class Session:
     def clock(self) -> int:
         """Steps that this worker has finished (a worker that joins late starts from the slowest worker's clock)."""
         return self._steps.finished
-
-    @property
-    def is_open(self) -> bool:
-        """True until the session is closed."""
-        return not self._closed
 
     @property
     def elapsed_s(self) -> float:
@@ -194,9 +186,11 @@ class Session:
         """
         self._ensure_open()
         with self._replica.changes:
-            self._step(loss, samples)
+            progress = self._step(loss, samples)
+        if progress is not None and (callbacks := self._timeline.meter.callbacks).called:
+            callbacks.tell("on_step", progress)
 
-    def _step(self, loss: torch.Tensor | float | None, samples: int | None) -> None:
+    def _step(self, loss: torch.Tensor | float | None, samples: int | None) -> StepProgress | None:
         meter = self._timeline.meter
         if self._saver is not None:
             self._saver.take()
@@ -219,11 +213,12 @@ class Session:
         self._schedules.stepped(self._world.samples)
         if not counts:
             times.repeat()
-            return
+            return None
         at_clock(clock)
         times.stepped(clock, samples=num_samples, loss=value)
         if value is not None and (samples is not None or not num_samples):  # of a batch that no loop gave
             meter.drew(value)
+        return progress
 
     def _exchange_step(self, progress: StepProgress) -> bool:
         """Exchange, and go on in a new group if the present one is no more; returns whether the step counts."""
@@ -353,6 +348,13 @@ class Session:
         name, scheduled = self._schedules.add(scheduler)
         self.register(**{name: scheduled})
 
+    def add_callback(self, callback: Any) -> None:
+        """Have a function, or an object with methods, told what happens to this worker: see `plesio.callbacks`.
+
+        Raises ConfigError if it is neither a function nor has a method for one of the events.
+        """
+        self._timeline.meter.callbacks.add(callback, session=self)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the run, to save it by other means. All workers call it after the same step.
 
@@ -404,7 +406,7 @@ class Session:
 
     def close(self) -> None:
         """End this worker's part; harmless when repeated. On rank 0 it waits for the others and has the final model."""
-        if self._closed:
+        if not self.is_open:
             return
         try:
             self.finish()
@@ -414,9 +416,9 @@ class Session:
         self._shut(None)
 
     def _shut(self, error: BaseException | None) -> None:
-        if self._closed:
+        if not self.is_open:
             return
-        self._closed = True
+        self.is_open = False
         self._loops.close()
         if self._saver is not None:
             self._saver.close(failed=error is not None)
@@ -425,18 +427,15 @@ class Session:
         self._replica.stepper.unwatch()
         self._exchange.close()
         self._timeline.trace.close()
-        text, in_rack = None if error is None else f"{type(error).__name__}: {error}", self._sharing.in_rack
-        if isinstance(error, KeyboardInterrupt):
-            self._world.close(status="interrupted", error="interrupted", in_rack=in_rack)
-        else:
-            self._world.close(status="finished" if error is None else "failed", error=text, in_rack=in_rack)
+        status, text = ending_of(error)
+        self._world.close(status=status, error=text, in_rack=self._sharing.in_rack)
+        if self._timeline.meter.callbacks.called:
+            self._timeline.meter.callbacks.tell("on_close", None if error else self._world.result())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
             self.close()
             return
@@ -446,5 +445,5 @@ class Session:
             raise lost from error
 
     def _ensure_open(self) -> None:
-        if self._closed:
+        if not self.is_open:
             raise ConfigError("this session is closed; plesio.join(...) opens another")

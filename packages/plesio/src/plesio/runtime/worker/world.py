@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from plesio.core.errors import PlesioError
 from plesio.core.results import Evaluation, RunResult
 from plesio.policies import Policy
-from plesio.protocol.figures import RunInfo
+from plesio.protocol.figures import RunInfo, Status
 from plesio.runtime.worker.exchange.equality import Equality
 from plesio.runtime.worker.exchange.exchange import Exchange
 from plesio.runtime.worker.past import WorkerPast
@@ -14,7 +14,7 @@ from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Sharing
 
-__all__ = ["SessionParts", "World"]
+__all__ = ["SessionParts", "World", "ending_of"]
 
 
 class World(Protocol):
@@ -101,3 +101,10 @@ class SessionParts:
     past: WorkerPast | None = None
     equality: Equality | None = None
     bound: float | None = None
+
+
+def ending_of(error: BaseException | None) -> tuple[Status, str | None]:
+    """Return the status of a worker that ends so, and why it did not finish."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "interrupted"
+    return ("finished", None) if error is None else ("failed", f"{type(error).__name__}: {error}")

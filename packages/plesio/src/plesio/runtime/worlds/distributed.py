@@ -23,6 +23,7 @@ from plesio.protocol.to_server import (
 from plesio.protocol.to_worker import Regroup, Result, RunEnded, ServerState, Start, Steering, Stop
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.transport.connection import ServerConnection
+from plesio.runtime.worker.callbacks import MembersChanged
 from plesio.runtime.worker.exchange.group import CutOffError, Group
 from plesio.runtime.worker.exchange.no_group import AwaitedGroup
 from plesio.runtime.worker.exchange.store_client import StoreClient
@@ -139,6 +140,7 @@ class DistributedWorld:
             saving=None if self._checkpoints is None else self._checkpoints.saving,
             elastic=terms.elastic,
             log_bytes=terms.log_bytes,
+            total_samples=terms.total_samples,
         )
         # before it joins: from then on the server counts a silent worker lost
         self._heartbeat = self._job.heartbeat()
@@ -170,6 +172,7 @@ class DistributedWorld:
             self._job.abort_collectives()
 
     def _note_lost(self, workers: Sequence[int]) -> None:
+        self._timeline.meter.callbacks.later("on_members", MembersChanged(lost=tuple(workers)))
         if self._checkpoints is not None:
             self._checkpoints.saver.writer.lost.update(workers)
 
@@ -263,6 +266,8 @@ class DistributedWorld:
             RuntimeError: It could not be formed, or there is to be yet another one.
         """
         self._generation = regroup.generation
+        if joined := tuple(worker for worker in regroup.members if worker not in self._members):
+            self._timeline.meter.callbacks.later("on_members", MembersChanged(joined=joined))
         self._group, self._members = None, regroup.members
         self._group = self._job.regroup(
             regroup.members,

@@ -1,9 +1,6 @@
 """The parts with which a worker of a job trains under a policy: its exchange, its sharing of samples and metrics."""
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-
-import torch
 
 from plesio.policies import Policy, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
@@ -24,7 +21,6 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
 from plesio.runtime.worker.exchange.staged import StagedExchange, StageParts
 from plesio.runtime.worker.exchange.store import StoreExchange
-from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
@@ -36,9 +32,7 @@ from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.distributed import DistributedWorld
 
-__all__ = ["OnTransition", "Parts"]
-
-OnTransition = Callable[[Transition, torch.optim.Optimizer], None]
+__all__ = ["Parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,6 @@ class Parts:
         snapshots: Kept on rank 0.
         found: A probe's result about hosts.
         total_samples: Samples of the whole training, where that is known.
-        on_transition: Called after every change of a policy that changes.
     """
 
     replica: Replica
@@ -62,7 +55,6 @@ class Parts:
     snapshots: SnapshotTaker
     found: HostRacks | None
     total_samples: int | None
-    on_transition: OnTransition | None
     handover: Handover
     checkpoints: WorkerCheckpoints | None = None
 
@@ -170,7 +162,6 @@ class Parts:
                 monitor=monitor,
                 first_review=first_review,
             ),
-            on_transition=self.on_transition,
             saver=None if self.checkpoints is None else self.checkpoints.saver,
             resumed=self._point,
             late=self.place.late,

@@ -18,6 +18,7 @@ class RunTerms:
         snapshot_every: Samples between two snapshots.
         elastic: Whether workers of a collective go on without one that is lost.
         log_bytes: The most that the policy's log may take on the disk.
+        total_samples: Samples of the whole training, if they are known.
     """
 
     policy: Policy
@@ -26,3 +27,4 @@ class RunTerms:
     snapshot_every: int | None
     elastic: bool
     log_bytes: int
+    total_samples: int | None

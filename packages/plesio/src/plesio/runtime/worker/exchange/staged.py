@@ -6,7 +6,7 @@ answer says after the step from which it holds (`policies.review_clocks`). All r
 1. *settle*: what is under way is merged and all replicas become their mean; no worker's step is lost;
 2. where workers that stepped by themselves step together from now on, all of them or those of a rack, the optimizer's
    state becomes the mean over the ranks;
-3. the next exchange is built, and `on_transition` is called. On the way to the store one worker first gives the servers
+3. the next exchange is built, and callbacks are told. On the way to the store one worker first gives the servers
    its state, the optimizer's with it where they step it, and all report their arrival; then the store admits them.
 
 A stage on the store ends by a halt, which comes with the answer to a pull. The worker goes on to its batches, as others
@@ -15,7 +15,7 @@ may be in the next loop over the data already (`plesio.runtime.worker.staged_bat
 1. it hands in what it has, gives its samples back, and reports that it stands still;
 2. when all do, everything that was pushed is applied, so the version that the servers hold is the last one, and all
    take it over, the optimizer's state with it where the servers have stepped it;
-3. the clock becomes that of the furthest worker, the next exchange is built, and `on_transition` is called.
+3. the clock becomes that of the furthest worker, the next exchange is built, and callbacks are told.
 
 Learning rates stay as they are: under every policy they are those of the synchronous step, of which local SGD takes a
 share by itself (`outer_step`). So does momentum: each replica's is that of its own steps, and their mean that of the
@@ -30,8 +30,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import torch
 
 from plesio.core.records import to_values
 from plesio.policies import Policy, parse_policy
@@ -99,7 +97,6 @@ class StagedExchange(Exchange):
     """Runs the policies that the policy's machine asks for, one after another.
 
     Args:
-        on_transition: Called after every change, with the optimizer, on every worker.
         resumed: Position of the run when it was saved, if it is resumed; ``first`` and the first review are then those
             from there on.
         late: Whether this worker has yet to join the others.
@@ -112,7 +109,6 @@ class StagedExchange(Exchange):
         *,
         parts: StageParts,
         reporter: ReviewReporter,
-        on_transition: Callable[[Transition, torch.optim.Optimizer], None] | None,
         saver: Keeper | None,
         resumed: QuiescentPoint | None,
         late: bool,
@@ -120,7 +116,6 @@ class StagedExchange(Exchange):
         self._replica = replica
         self._parts = parts
         self._reporter = reporter
-        self._on_transition = on_transition
         self._saver = saver
         self._resumed = resumed
         self._late = late
@@ -370,9 +365,8 @@ class StagedExchange(Exchange):
             self._tell_user(before, clock=steer.clock, restored=False)
 
     def _tell_user(self, before: Policy, *, clock: int, restored: bool) -> None:
-        if self._on_transition is not None:
-            transition = Transition(clock=clock, before=before, after=self._stage.policy, restored=restored)
-            self._on_transition(transition, self._replica.optimizer)
+        transition = Transition(clock=clock, before=before, after=self._stage.policy, restored=restored)
+        self._parts.timeline.meter.callbacks.tell("on_transition", transition)
 
     def accumulating(self) -> AbstractContextManager[None]:
         return self._stage.exchange.accumulating()
