@@ -33,6 +33,21 @@ def test_every_figure_is_drawn_offline_with_room_for_every_label(browser: Browse
         check_figures(page, width=width)
 
 
+def test_at_500_pixels_the_page_keeps_its_width_and_wide_tables_scroll(browser: Browser, report: Path):
+    with opened(browser, width=500) as page:
+        load(page, report)
+        check_figures(page, width=500)
+        page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 500
+        inside, scrolls = page.evaluate(
+            "() => { const all = [...document.querySelectorAll('table')]; return ["
+            " all.every(table => table.closest('.scroll').getBoundingClientRect().right <= 500),"
+            " all.some(table => table.closest('.scroll').scrollWidth > table.closest('.scroll').clientWidth)] }"
+        )
+        assert inside
+        assert scrolls, "no table of this page is wide enough to be scrolled"
+
+
 def test_text_in_figures_follows_the_readers_dark_mode_and_the_check_for_overlaps_finds_one(
     browser: Browser, report: Path
 ):

@@ -1,4 +1,5 @@
 import dataclasses
+import html
 import os
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -67,6 +68,24 @@ def test_the_page_refers_to_nothing_outside_itself(full_page: str):
 def test_a_page_has_what_draws_its_charts_once_and_is_at_most_a_megabyte(full_page: str):
     assert full_page.count('id="plotly"') == 1
     assert len(full_page.encode()) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("slug", "measured"),
+    [
+        ("time", "Training time of a run"),
+        ("final-metric", "Metric of a run's last evaluation"),
+        ("time-to-target", "Training time up to the first evaluation"),
+        ("bytes", "Payload and framing on the wire"),
+        ("metric", "Metric of each evaluation"),
+        ("loss", "Training loss, mean over workers"),
+        ("worker-times", "Seconds that each worker computed"),
+        ("staleness", "Share of the applied updates by staleness"),
+    ],
+)
+def test_a_caption_begins_with_what_is_measured(full_page: str, slug: str, measured: str):
+    figure = full_page[full_page.index(f'<figure id="{slug}"') :]
+    assert html.unescape(figure).partition("<figcaption>")[2].startswith(measured)
 
 
 def test_whatever_a_file_says_is_shown_as_text(make_run: MakeRun):

@@ -53,7 +53,7 @@ def _times_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
         looks,
         slug="time",
         title=findings.time_finding(comparison),
-        caption="One dot a seed; the bar is their mean. Less is better.",
+        caption="Training time of a run, without evaluation. One dot a seed; the bar is their mean. Less is better.",
         axis=Axis(title="training time (s)", from_zero=True),
     )
 
@@ -73,7 +73,10 @@ def _final_metric_chart(comparison: Comparison, looks: Looks) -> LineChart | Non
         looks,
         slug="final-metric",
         title=findings.metric_finding(comparison),
-        caption=f"One dot a seed; the bar is their mean. {better} is better. The axis does not begin at zero.",
+        caption=(
+            f"Metric of a run's last evaluation. One dot a seed; the bar is their mean. {better} is better. "
+            "The axis does not begin at zero."
+        ),
         axis=Axis(title=f"final {metric.axis_title}"),
     )
 
@@ -94,7 +97,10 @@ def _target_times_chart(comparison: Comparison, looks: Looks) -> LineChart | Non
         looks,
         slug="time-to-target",
         title=findings.target_finding(comparison),
-        caption=f"One dot a seed that reached the target; the bar is their median.{partly} Less is better.",
+        caption=(
+            "Training time up to the first evaluation that reached the target. One dot a seed that did; the bar is "
+            f"their median.{partly} Less is better."
+        ),
         axis=Axis(title=f"time to {comparison.metric.text(comparison.target)} (s)", from_zero=True),
         rows=rows,
         middle=statistics.median,
@@ -162,7 +168,7 @@ def _progress_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
         slug="metric",
         title=findings.progress_finding(comparison),
         caption=(
-            "Thick: mean over seeds of the k-th evaluation, in time and in value. Thin: each seed."
+            "Metric of each evaluation. Thick: mean over seeds of the k-th one, in time and in value. Thin: each seed."
             f"{target} The view leaves out the steep start; double-click to see all."
         ),
         wide=True,
@@ -180,7 +186,10 @@ def _loss_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
     return LineChart(
         slug="loss",
         title=findings.loss_finding(comparison),
-        caption="Mean over workers and seeds, smoothed over 4 % of the run. Equal steps, whatever time they took.",
+        caption=(
+            "Training loss, mean over workers and seeds, smoothed over 4 % of the run. Equal steps, whatever time they "
+            "took."
+        ),
         wide=True,
         x=Axis(title="steps finished by each worker", from_zero=True),
         y=Axis(title="training loss", log=min(min(summary.loss_mean.y) for summary in drawn) > 0),
@@ -218,7 +227,10 @@ def _worker_times_chart(comparison: Comparison) -> Panels | None:
     return Panels(
         slug="worker-times",
         title=findings.wait_finding(comparison),
-        caption="A bar a worker, named by its number; mean over seeds. Evaluation is off the training clock.",
+        caption=(
+            "Seconds that each worker computed, waited and communicated; a bar a worker, named by its number, mean "
+            "over seeds. Evaluation is off the training clock."
+        ),
         charts=panels,
     )
 
@@ -234,7 +246,10 @@ def timeline_chart(windows: Sequence[Window]) -> Panels | None:
     return Panels(
         slug="gantt",
         title="A few steps from the middle of each policy's first run",
-        caption=f"A row a worker, named by its number. The traces below have all steps.{only}",
+        caption=(
+            "Computing, waiting and communicating by the run's traces, a row a worker, named by its number. The traces "
+            f"below have all steps.{only}"
+        ),
         charts=[_timeline(window, axis) for window in windows],
     )
 
