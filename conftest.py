@@ -5,6 +5,7 @@ import os
 # Before torch and numpy are loaded: their threads spin while they wait for a core, and two tests have two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -250,7 +251,8 @@ def _libuv() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _no_width() -> None:
     """Importing readline tells all programs started from then on that lines have 80 characters, terminal or not."""
-    importlib.import_module("readline")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("readline")
     os.environ.pop("COLUMNS", None)
     os.unsetenv("COLUMNS")  # readline sets it where os.environ does not look
 

@@ -48,7 +48,7 @@ def seen(address: str) -> bool:
 @contextmanager
 def watched(place: WorkerPlace) -> Iterator[None]:
     """Watch the run from this process, from when the watcher has seen it."""
-    command = [sys.executable, "-m", "plesio.cli.main", "watch", f"{place.address}:{place.port}", "--page"]
+    command = [sys.executable, "-m", "plesio", "watch", f"{place.address}:{place.port}", "--page"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()

@@ -33,7 +33,3 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             return
         at = at.f_back
     signal.default_int_handler(number, frame)
-
-
-if __name__ == "__main__":
-    main()
