@@ -18,7 +18,7 @@ import pytest
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime import worker_output
-from plesio.runtime.launcher import launch
+from plesio.runtime.launcher import JoinDefaults, launch
 from plesio.runtime.supervisor import WorkerCommand, supervise
 from plesio.runtime.worker_output import Output, Screen
 
@@ -95,7 +95,8 @@ def test_workers_get_torchruns_variables_and_their_arguments(
         print("and", sys.argv[2:], file=sys.stderr)
         """,
     )
-    assert launch(script, [json.dumps(dict(os.environ)), "--lr", "0.1"], num_workers=2) == 0
+    arguments = [json.dumps(dict(os.environ)), "--lr", "0.1"]
+    assert launch(script, arguments, num_workers=2, defaults=JoinDefaults(policy="SSP:4")) == 0
     out, err = capfd.readouterr()
     found = {line[:4]: json.loads(line[4:]) for line in out.splitlines()}
     assert sorted(found) == ["[0] ", "[1] "]
@@ -115,6 +116,7 @@ def test_workers_get_torchruns_variables_and_their_arguments(
             "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "OMP_NUM_THREADS": "1",
+            "PLESIO_POLICY": "ssp:4",
             **({} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}),
         }
         assert f"[{rank}] and ['--lr', '0.1']\n" in err

@@ -36,6 +36,20 @@ def run(num_workers: int, function: str, **arguments: Any) -> dict[int, Ending]:
         return job.run(PROGRAMS, function, timeout_s=LIMIT_S, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("told", "own", "found"),
+    [("ssp:4", None, "ssp:4"), ("ssp:4", "asp", "asp"), (None, None, "adaptive")],
+)
+def test_the_launchers_policy_is_for_a_join_that_names_none(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, own: str | None, found: str
+):
+    monkeypatch.delenv("PLESIO_POLICY", raising=False)
+    if told is not None:
+        monkeypatch.setenv("PLESIO_POLICY", told)
+    with plesio.join(*small(), policy=own) as session:
+        assert session.report().policy == found
+
+
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "ssp:2"])
 def test_one_process_alone_trains_as_plain_pytorch(policy: str, tmp_path: Path):
     data = TensorDataset(torch.randn(20, 2, generator=torch.Generator().manual_seed(0)))

@@ -16,6 +16,7 @@ from plesio.cli import (
     checkpoint,
     clusters,
     compare,
+    launch,
     listing,
     policies,
     probe,
@@ -60,6 +61,7 @@ app.command("simulate", cls=DerivedCommand)(simulate.simulate)
 app.command("advise", cls=DerivedCommand)(advise.advise)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)
 app.command("report", epilog=report.EXAMPLES)(report.report)
+app.add_typer(launch.app)
 app.add_typer(checkpoint.app)
 app.add_typer(listing.app)
 app.add_typer(lab)

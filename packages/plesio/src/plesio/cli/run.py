@@ -12,6 +12,7 @@ __all__ = ["EXAMPLES", "run"]
 EXAMPLES = """\b
 Examples:
   plesio run --workers 4 train.py --lr 0.1
+  plesio run --workers 4 --policy ssp:4 train.py
   plesio run --join 127.0.0.1:41234 train.py --lr 0.1
   plesio run --workers 4 --checkpoint runs/ck --every "500 steps" train.py
   plesio run --workers 4 --checkpoint runs/ck --restarts 3 train.py
@@ -31,6 +32,10 @@ def run(
     workers: Annotated[
         int | None,
         typer.Option("--workers", "-n", metavar="N", help=f"Processes to start. [default: {_DEFAULT_WORKERS}]"),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="POLICY", help="Where plesio.join() names none. [default: adaptive]"),
     ] = None,
     grid: Annotated[
         str | None,
@@ -69,10 +74,10 @@ def run(
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
     others go on, and more can join at any time, under any policy but hier:bsp/ssp and fsdp (--join, with the same
-    script and arguments); a group of its K workers joins a grid. Ctrl-C stops them all. Checkpoints and replicas are
-    for scripts whose plesio.join() says nothing of them. With --restarts, a run whose workers have all failed goes on
-    from its last checkpoint; one that was refused does not. --grid is for scripts whose plesio.grid() does not say
-    which grid it is.
+    script and arguments); a group of its K workers joins a grid. Ctrl-C stops them all. Checkpoints, replicas and the
+    policy are for scripts whose plesio.join() says nothing of them. With --restarts, a run whose workers have all
+    failed goes on from its last checkpoint; one that was refused does not. --grid is for scripts whose plesio.grid()
+    does not say which grid it is.
     """
     from plesio.policies.grid import GridSetting
     from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -98,6 +103,6 @@ def run(
         num_workers=workers if chosen is None else chosen.num_workers,
         join=join,
         port=port,
-        defaults=JoinDefaults(checkpoints=setting, replicas=replicas, grid=chosen),
+        defaults=JoinDefaults(checkpoints=setting, replicas=replicas, policy=policy, grid=chosen),
         restarts=restarts,
     )

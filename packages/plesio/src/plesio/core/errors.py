@@ -98,7 +98,7 @@ class ExchangeError(PlesioError):
 class WorkerLostError(PlesioError):
     """A worker vanished and the exchange cannot go on without it; or this worker was counted lost itself."""
 
-    def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:  # unpickled by its message alone
         super().__init__(message)
         self.ranks = ranks
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -27,7 +28,7 @@ from plesio.runtime.join_options import JoinOptions, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.worker.callbacks import Callbacks
-from plesio.runtime.worker.environment import WorkerPlace
+from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.fragments import check_fragments
 from plesio.runtime.worker.exchange.host_racks import HostRacks
@@ -70,7 +71,7 @@ def join(
     model: _Model,
     optimizer: _Optimizers,
     *,
-    policy: Annotated[Policy | str, 'a policy or its text, as in "ssp:4"'] = "adaptive",
+    policy: Annotated[Policy | str | None, 'a policy or its text, as in "ssp:4"'] = None,
     trace: Path | str | None = None,
     total_samples: Annotated[int, AT_LEAST_1] | None = None,
     on_transition: OnTransition | None = None,
@@ -91,7 +92,7 @@ def join(
         model: Stays yours and is never wrapped; call it as before. Replicas must be alike on all workers.
         optimizer: Built from the model's parameters, or a list of several that share none of them. Learning rates are
             those of the synchronous step under every policy, and schedulers go on working.
-        policy: A policy such as ``plesio.SSP(bound=4)``, or its text, ``"ssp:4"``; found while training by default.
+        policy: A policy, or its text, ``"ssp:4"``. None for the launcher's (``PLESIO_POLICY``), or ``"adaptive"``.
         trace: Folder for traces and ``results.json``; None for none.
         total_samples: Samples of the whole training, over workers and epochs, if known; ``adaptive`` goes by it.
         on_transition: A callback (`Session.add_callback`) for changes of the policy, which gets the optimizer too.
@@ -124,6 +125,8 @@ def join(
     >>> session.report().steps
     1
     """
+    if policy is None:
+        policy = os.environ.get(POLICY_VARIABLE, "adaptive")
     own = policy if isinstance(policy, str) else policy.spec
     options, folder, around = surrounded(options, trace, policy=own)
     if around is not None and around.policy is not None:

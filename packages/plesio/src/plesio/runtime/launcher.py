@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.units import format_seconds
+from plesio.policies import parse_policy
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
@@ -41,6 +42,7 @@ from plesio.runtime.worker.environment import (
     FINISHED_WITHOUT_KEY,
     GRID_VARIABLE,
     NAME_KEY,
+    POLICY_VARIABLE,
     REPLICAS_VARIABLE,
 )
 from plesio.runtime.worker_output import Outlet
@@ -82,11 +84,13 @@ class JoinDefaults:
     Attributes:
         checkpoints: Checkpoints of the run; None for none.
         replicas: How often server 0 is there; None leaves it to the script.
+        policy: The policy's text; None leaves it to the script.
         grid: The grid; None leaves it to the script.
     """
 
     checkpoints: CheckpointSetting | None = None
     replicas: int | None = None
+    policy: str | None = None
     grid: GridSetting | None = None
 
     def environment(self) -> dict[str, str]:
@@ -94,6 +98,8 @@ class JoinDefaults:
         variables = {} if self.checkpoints is None else self.checkpoints.environment()
         if self.replicas is not None:
             variables[REPLICAS_VARIABLE] = str(self.replicas)
+        if self.policy is not None:
+            variables[POLICY_VARIABLE] = parse_policy(self.policy).spec
         if self.grid is not None:
             variables[GRID_VARIABLE] = self.grid.spec
         return {**os.environ, **variables}

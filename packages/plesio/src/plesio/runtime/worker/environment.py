@@ -20,10 +20,13 @@ __all__ = [
     "FINISHED_WITHOUT_KEY",
     "GRID_VARIABLE",
     "NAME_KEY",
+    "POLICY_VARIABLE",
     "REPLICAS_VARIABLE",
     "WorkerPlace",
 ]
 
+POLICY_VARIABLE = "PLESIO_POLICY"
+"""A policy's text, where a program does not set it: launchers set it."""
 REPLICAS_VARIABLE = "PLESIO_REPLICAS"
 """How often servers are there, where a program does not set it."""
 GRID_VARIABLE = "PLESIO_GRID"
