@@ -16,7 +16,7 @@ ROW = re.compile(
     flags=re.MULTILINE,
 )
 NOTHING_TO_GAIN = 3
-WORDS = {3: "three", 10: "ten", 12: "twelve", 13: "thirteen", 40: "forty"}
+WORDS = {3: "three", 10: "ten", 12: "twelve", 15: "fifteen", 40: "forty"}
 
 
 class Scenario(NamedTuple):

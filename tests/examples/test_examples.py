@@ -131,10 +131,49 @@ def test_a_task_of_ones_own(example: Example):
     assert example("my_task.py") == "the task can be trained\n"
 
 
-def test_a_transformer_learns(example: Example):
-    output = example("transformer_adamw.py", "--epochs", "1")
-    (perplexity,) = re.findall(r"perplexity per byte ([0-9.]+)", output)
-    assert float(perplexity) < 16, "256 is knowing nothing, and one epoch is about 100 steps"
+TRAINS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "cnn_digits.py": (r"held-out accuracy ([0-9.]+), learning rate 0.0000", lambda accuracy: accuracy > 0.6),
+    "gpt_bytes.py": (r"perplexity per byte ([0-9.]+)", lambda perplexity: perplexity < 20),
+    "recommender.py": (r"area under the curve ([0-9.]+)", lambda area: area > 0.65),
+}
+"""The line of its last evaluation, and what is good after two epochs."""
+
+
+def trained(name: str, output: str) -> bool:
+    figure, good = TRAINS[name]
+    lines = output.splitlines()
+    assert len([line for line in lines if "epoch" in line]) == 2, "rank 0 alone prints"
+    found = re.search(figure, next(line for line in reversed(lines) if "epoch 2" in line))
+    return found is not None and good(float(found[1]))
+
+
+@pytest.mark.parametrize("name", TRAINS)
+def test_it_trains_alone(example: Example, name: str):
+    output = example(name, "--epochs", "2")
+    assert trained(name, output), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("cnn_digits.py", ["--policy", "local_sgd:4"]),
+        ("gpt_bytes.py", ["--policy", "bsp", "--bf16"]),
+        ("recommender.py", ["--policy", "bsp"]),
+        ("recommender.py", ["--policy", "ssp:4,update=delta"]),
+    ],
+)
+def test_it_trains_with_two_workers(name: str, arguments: list[str]):
+    output = by_two(name, "--epochs", "2", *arguments)
+    assert trained(name, output), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINS)
+def test_it_trains_in_virtual_time(name: str, tmp_path: Path):
+    simulate = (sys.executable, "-m", "plesio.cli.main", "simulate", str(EXAMPLES / name), "--workers", "2")
+    output = run(*simulate, "--step-time", "10 ms", "--out", str(tmp_path / "run"), "--", "--epochs", "2")
+    assert trained(name, output), output
 
 
 def test_asynchronous_workers_do_not_wait_for_the_slow_one(example: Example):
