@@ -144,6 +144,12 @@ def test_a_script_is_probed_and_run_by_its_loss(
     assert "an epoch" not in capsys.readouterr().out
 
 
+def test_a_short_script_is_timed_by_its_steps_alone(script: Path):
+    start_s = 2.0
+    script.write_text(f"import time; time.sleep({start_s})\n{SCRIPT}".replace("256", "64"))
+    assert probe_script(script, ["1"], count=2).gradient_s < start_s / 8
+
+
 def test_a_script_without_plesio_is_one_line(tmp_path: Path):
     path = tmp_path / "train.py"
     path.write_text("print(1)")

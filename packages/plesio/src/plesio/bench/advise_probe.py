@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -107,9 +108,12 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
     models: list[tuple[torch.nn.Module, torch.optim.Optimizer]] = []
     saved = SavedTensors()
 
+    stepped_s: list[float] = []
+
     def on_join(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         models.append((model, optimizer))
         saved.leave_out(model)
+        optimizer.register_step_post_hook(lambda *_: stepped_s.append(time.monotonic()))
 
     workers = make_workers(
         {"count": count, "step_time": {"kind": "constant", "mean": "1 ms"}},
@@ -140,10 +144,9 @@ def probe_script(script: Path, arguments: Sequence[str], *, count: int) -> Probe
         raise ConfigError(f"{script} cannot be run under bsp: {runs[0].error}")
     model, optimizer = models[0]
     steps, samples = max(1, runs[0].steps), max(1, runs[0].samples)
-    # timed from the first report on, so that imports and building do not count
-    first_s, first = seen[0] if seen else (begun_s, None)
-    timed = steps - (0 if first is None else first.steps)
-    step_s = (ended_s - first_s) / timed if timed > 0 else (ended_s - begun_s) / steps
+    # the workers take turns: from one's step to the next one's a worker computes, and imports and building do not count
+    between_s = [later - earlier for earlier, later in itertools.pairwise(stepped_s)]
+    step_s = statistics.median(between_s) if between_s else (ended_s - begun_s) / steps
     return Probed(
         name=script.name,
         sizes=sizes_of(model, optimizer, saved),
