@@ -1,6 +1,7 @@
 import dataclasses
 import html
 import os
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -68,6 +69,12 @@ def test_the_page_refers_to_nothing_outside_itself(full_page: str):
 def test_a_page_has_what_draws_its_charts_once_and_is_at_most_a_megabyte(full_page: str):
     assert full_page.count('id="plotly"') == 1
     assert len(full_page.encode()) < 1_000_000
+
+
+def test_charts_have_no_more_digits_than_a_picture_shows(full_page: str):
+    data = "".join(PageReader(full_page).scripts)
+    assert re.search(r"[\[,]\d+\.\d{3,}[,\]]", data)
+    assert not re.search(r"[\[,]\d*\.\d{8,}[,\]]", data.replace("0.0", ""))
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,9 @@ def _scatter(chart: LineChart, series: Series, look: Look, is_marked: bool) -> d
         "y": list(series.y) or [None],
         "mode": ("markers+text" if series.labels else "markers") if is_points else lines,
         "text": [html.escape(label) for label in series.labels] or None,
-        "textposition": ["top right" if goes_right(chart, x) else "bottom left" for x in series.x] or None,
+        "textposition": ["top right" if goes_right(chart, x) else "bottom left" for x in series.x]
+        if series.labels
+        else None,
         "cliponaxis": not series.labels and not (is_points and chart.x.view is chart.y.view is None),
         "line": {
             "color": with_alpha(look.colour, 0.3) if is_thin else look.colour,
