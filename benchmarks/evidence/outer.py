@@ -41,9 +41,14 @@ from record import plus_minus, print_table
 OUT = Path(__file__).parents[2] / "runs" / "outer"
 OPTIONS = {"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}
 STEP_TIME = {"kind": "lognormal", "mean": "20 ms", "cv": 0.1}
+LENGTH: dict[str, Any] = {"epochs": 1}
 LINKS = ("10 Mbit/s", "100 Mbit/s")
 MOMENTA = (0.0, 0.3, 0.6, 0.9)
-RATES = (0.35, 0.7, 1.0, 1.4)
+PAIRS = {
+    8: ((0.7, 0.0), (0.7, 0.3), (0.7, 0.6), (0.7, 0.9), (0.25, 0.9), (0.35, 0.9), (0.45, 0.6), (1.0, 0.3), (1.4, 0.0)),
+    32: ((0.7, 0.0), (0.7, 0.3), (0.7, 0.6), (0.7, 0.9), (0.38, 0.9), (0.55, 0.6), (1.4, 0.0)),
+}
+"""Outer rates and momenta by local steps."""
 POLICIES = (
     "bsp",
     "local_sgd:8",
@@ -88,7 +93,7 @@ def do(policy: str, *, seed: int, link: str | None = None) -> RunResult:
     recipe = make_recipe(
         {
             "task": {"name": task, "batch_size": 8, "options": OPTIONS},
-            "run": {"policies": [policy], "seeds": [seed], "epochs": 1, "evaluate_every": 512},
+            "run": {"policies": [policy], "seeds": [seed], **LENGTH, "evaluate_every": 512},
             "workers": {"count": 4, "cluster": cluster, "step_time": STEP_TIME},
         },
         folder=Path.cwd(),
@@ -105,7 +110,8 @@ def do(policy: str, *, seed: int, link: str | None = None) -> RunResult:
 
 def folder_of(policy: str, *, seed: int, link: str | None = None) -> Path:
     name = "trained" if link is None else link.replace(" ", "-").replace("/", "-")
-    return OUT / name / policy.replace(":", "-").replace(",", "-") / str(seed)
+    spec = parse_policy(policy).spec.replace(":", "-").replace(",", "-")
+    return OUT / str(LENGTH.get("samples", "epoch")) / name / spec / str(seed)
 
 
 def rho_of(policy: str, *, seed: int) -> float:
@@ -137,46 +143,39 @@ def effective_rate(rate: float, momentum: float, rho: float) -> float:
     return rate * (1 + momentum / (1 - momentum * rho))
 
 
-def show_policies(policies: Sequence[str], *, seeds: int) -> None:
-    """Print perplexities at equal samples, and times to the final perplexity of bsp with the same seed."""
+def show_policies(policies: Sequence[str], *, seeds: int, goal: float | None) -> None:
+    """Print perplexities, and seconds to a goal: by default the final perplexity of bsp with the same seed."""
     rows = []
     for policy in policies:
         runs = [do(policy, seed=seed) for seed in range(seeds)]
-        goals = [do("bsp", seed=seed).final_metric or math.nan for seed in range(seeds)]
-        times = []
+        goals = [goal or do("bsp", seed=seed).final_metric or math.nan for seed in range(seeds)]
+        times: list[str] = []
         for link in LINKS:
             own = [do(policy, seed=seed, link=link) for seed in range(seeds)]
-            bsp = [do("bsp", seed=seed, link=link) for seed in range(seeds)]
-            times += [
-                plus_minus([time_to(*of) / other.wall_s for *of, other in zip(goals, runs, own, bsp, strict=True)]),
-                plus_minus([run.wall_s / other.wall_s for run, other in zip(own, bsp, strict=True)]),
-            ]
-        found = plus_minus([run.final_metric or math.nan for run in runs], ".3f")
+            to_goal = [time_to(goals[seed], runs[seed], own[seed]) for seed in range(seeds)]
+            times += [plus_minus(to_goal, ".1f"), plus_minus([run.wall_s for run in own], ".1f")]
+        found = plus_minus([run.final_metric or math.nan for run in runs])
         rho = statistics.fmean(rho_of(policy, seed=seed) for seed in range(seeds))
         rows.append([policy, found, f"{rho:.2f}", *times])
-    columns = [
-        "policy",
-        "perplexity",
-        "ρ",
-        *(f"{what}, {link}" for link in LINKS for what in ("to bsp's", "whole run")),
-    ]
-    print_table(f"{seeds} seeds; times over bsp's", columns=columns, rows=rows)
+    timed = [f"{what}, {link}" for link in LINKS for what in ("s to the goal", "s in all")]
+    print_table(f"{seeds} seeds", columns=["policy", "perplexity", "ρ", *timed], rows=rows)
 
 
 def show_rates() -> None:
-    """Print perplexity by effective rate, and how well the order of three such rates fits it."""
-    for steps in (8, 32):
-        rows: list[tuple[Any, ...]] = []
-        for rate in RATES:
-            for momentum in MOMENTA:
-                policy = f"diloco:{steps},outer_lr={rate},outer_momentum={momentum}"
-                run, rho = do(policy, seed=0), rho_of(policy, seed=0)
-                rows.append((effective_rate(rate, momentum, rho), rate, momentum, rho, run.final_metric or math.nan))
-        rows.sort()
+    """Print perplexities, in the order of effective rates."""
+    for steps, pairs in PAIRS.items():
+        rows: list[tuple[float, ...]] = []
+        for rate, momentum in pairs:
+            policy = f"diloco:{steps},outer_lr={rate},outer_momentum={momentum}"
+            run, rho = do(policy, seed=0), rho_of(policy, seed=0)
+            rows.append((effective_rate(rate, momentum, rho), rate, momentum, rho, run.final_metric or math.nan))
         print_table(
             f"diloco:{steps}, seed 0",
             columns=["η(1+μ/(1-μρ))", "η", "μ", "ρ", "perplexity"],
-            rows=[(f"{e:.2f}", f"{eta}", f"{mu}", f"{rho:.2f}", f"{metric:.3f}") for e, eta, mu, rho, metric in rows],
+            rows=[
+                (f"{e:.2f}", f"{eta}", f"{mu}", f"{rho:.2f}", f"{metric:.2f}")
+                for e, eta, mu, rho, metric in sorted(rows)
+            ],
         )
 
 
@@ -186,12 +185,17 @@ def main() -> None:
     parser.add_argument("what", choices=["policies", "rates"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="a policy, instead of all; may be given again")
+    parser.add_argument("--samples", type=int, help="length of a run, instead of an epoch of 14,028")
+    parser.add_argument("--goal", type=float, help="a perplexity, instead of bsp's final one")
     arguments = parser.parse_args()
+    if arguments.samples is not None:
+        LENGTH.clear()
+        LENGTH["samples"] = arguments.samples
     torch.set_num_threads(1)
     if arguments.what == "rates":
         show_rates()
     else:
-        show_policies(arguments.only or POLICIES, seeds=arguments.seeds)
+        show_policies(arguments.only or POLICIES, seeds=arguments.seeds, goal=arguments.goal)
 
 
 if __name__ == "__main__":
