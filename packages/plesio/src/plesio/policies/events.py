@@ -128,6 +128,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         learning_rate: Rate of the first parameter group.
         momentum: Momentum of the optimizer: the largest of its parameter groups, or Adam's beta1.
         normalises: True if the optimizer divides by the gradients' size, as Adam does, or may do so.
+        accumulates: True if the optimizer never forgets a gradient, as Adagrad does not; left out of logs otherwise.
         shares_moments: True if local steps can keep the moments of the mean gradient (`LocalSGD.moments`); left out of
             logs if they cannot.
         num_refused: Steps whose gradient or loss was not finite; an overflow of a scaled loss is none of them.
@@ -158,6 +159,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         "sparse_bytes",
         "low_rank_share",
         "shares_moments",
+        "accumulates",
         "writes",
     )
 
@@ -171,6 +173,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     learning_rate: float = 0.0
     momentum: float = 0.0
     normalises: bool = False
+    accumulates: bool = False
     shares_moments: bool = False
     num_refused: int = 0
     num_clipped: int = 0

@@ -26,6 +26,7 @@ def worth_of(
     num_racks: int = 1,
     momentum: float = 0.0,
     normalises: bool = False,
+    accumulates: bool = False,
     shares_moments: bool = False,
     progress: float | None = 0.5,
     gradient: GradientFigures | None = None,
@@ -39,6 +40,7 @@ def worth_of(
             num_workers=num_workers,
             num_racks=num_racks,
             normalises=normalises,
+            accumulates=accumulates,
             shares_moments=shares_moments,
             progress=progress,
             gradient=gradient,
@@ -140,3 +142,11 @@ def test_before_its_noise_is_known_an_optimizer_that_normalises_makes_no_steps_o
 def test_low_rank_is_worth_nothing_where_the_optimizer_normalises():
     assert worth_of(normalises=True, gradient=figures(noise=1.0)).of(IN_LOW_RANK, drift=1)[0] == -math.inf
     assert worth_of().of(IN_LOW_RANK, drift=1)[0] > -0.2
+
+
+def test_what_never_forgets_noise_has_slack_only_with_the_moments_of_the_mean():
+    beliefs = {"normalises": True, "accumulates": True, "gradient": figures(noise=0.5)}
+    own, mean = worth_of(**beliefs), worth_of(shares_moments=True, **beliefs)
+    assert own.of(LOCAL, drift=3)[0] == mean.of(ON_THE_STORE[0], drift=1)[0] == -math.inf
+    assert mean.of(LOCAL, drift=3)[0] > -1
+    assert own.of(ROUNDED, drift=0)[0] > -0.1

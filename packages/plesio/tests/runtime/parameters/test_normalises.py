@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS, normalises
+from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS, accumulates, normalises
 
 
 class NormalisedGradient(torch.optim.Optimizer):
@@ -69,3 +69,9 @@ def test_a_step_that_was_replaced_is_not_known() -> None:
     optimizer = torch.optim.SGD(parameters(), lr=0.1)
     optimizer.step = lambda closure=None: None  # type: ignore[method-assign, misc, assignment]
     assert normalises(optimizer)
+
+
+def test_adagrad_alone_never_forgets():
+    assert {name for name, kind in SUPPORTED_OPTIMIZERS.items() if accumulates(kind(parameters(), lr=0.1))} == {
+        "Adagrad"
+    }

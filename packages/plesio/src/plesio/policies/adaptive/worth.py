@@ -13,7 +13,7 @@ By kind, and what is known beforehand:
 An optimizer that normalises makes noisy steps as long as clean ones. With nu, the noise of one worker's gradient over
 its signal, N workers on their own make sqrt((1 + nu/N) / (1 + nu)) of the progress of their mean gradient (after
 Malladi et al. 2022). Where local steps keep the moments of the mean gradient, they count in full after the run's
-beginning.
+beginning. What never forgets (Adagrad) keeps a worker's own noise for good: it has slack only with these moments.
 
 The price of a kind is a belief, a normal distribution. A trial updates it: by its measurement, if it could measure; by
 less doubt, if it passed; by what must at least be lost, if it failed.
@@ -147,7 +147,8 @@ class Worth:
         """Return the logarithm of what noise leaves of a step of an optimizer that normalises."""
         reading = self._reading
         assert reading is not None, "nothing was observed"
-        if len(self._noises) < 2:
+        keeps_noise = reading.accumulates and (setting.on_store or not self._has_moments(reading))
+        if len(self._noises) < 2 or keeps_noise:
             return -math.inf
         begins = reading.progress is None or reading.progress < self._numbers.begins
         noise = math.exp(sum(self._noises) / len(self._noises))

@@ -9,7 +9,7 @@ from plesio.core.errors import ExchangeError
 from plesio.protocol.bulk import OptimizerSpec
 from plesio.runtime.parameters.optimizers import parts_of
 
-__all__ = ["SUPPORTED_OPTIMIZERS", "group_options", "normalises", "optimizer_spec", "runs_on_servers"]
+__all__ = ["SUPPORTED_OPTIMIZERS", "accumulates", "group_options", "normalises", "optimizer_spec", "runs_on_servers"]
 
 SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     optimizer.__name__: optimizer
@@ -44,6 +44,11 @@ def runs_on_servers(optimizer: torch.optim.Optimizer) -> bool:
 def normalises(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether the length of a step may not be in proportion to the gradient: True for all that are not known."""
     return not all(type(one) in _LINEAR and _has_torchs_step(one) for one in parts_of(optimizer))
+
+
+def accumulates(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether the optimizer divides by the sum of all gradients so far, and never forgets one."""
+    return any(isinstance(one, torch.optim.Adagrad) for one in parts_of(optimizer))
 
 
 def _why_not(optimizer: torch.optim.Optimizer) -> str | None:

@@ -42,6 +42,7 @@ class Reading:
         num_workers: Number of workers that reported.
         num_racks: Number of their racks.
         normalises: True if the optimizer divides by the gradients' size, as Adam does, or may do so.
+        accumulates: True if the optimizer never forgets a gradient, as Adagrad does not.
         shares_moments: True if the optimizer's moments can be kept, in local steps, at their values for the mean
             gradient.
         num_refused: `Reviewed.num_refused` of all workers.
@@ -62,6 +63,7 @@ class Reading:
     num_workers: int = 1
     num_racks: int = 1
     normalises: bool = False
+    accumulates: bool = False
     shares_moments: bool = False
     num_refused: int = 0
     num_clipped: int = 0

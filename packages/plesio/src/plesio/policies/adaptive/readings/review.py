@@ -93,6 +93,7 @@ def put_together(
         num_workers=len(reviews),
         num_racks=len({review.rack for review in reviews.values()}),
         normalises=any_review.normalises,
+        accumulates=any_review.accumulates,
         shares_moments=any_review.shares_moments,
         num_refused=sum(review.num_refused for review in reviews.values()),
         num_clipped=max(review.num_clipped for review in reviews.values()),

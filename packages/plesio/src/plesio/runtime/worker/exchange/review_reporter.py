@@ -83,6 +83,7 @@ class ReviewReporter:
             learning_rate=rate,
             momentum=replica.stepper.momentum,
             normalises=replica.stepper.normalises,
+            accumulates=replica.stepper.accumulates,
             shares_moments=replica.stepper.can_share_moments,
             writes=replica.changes.seen,
             parameters=list(replica.parameters.values()),

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from plesio.core.errors import TaskError
 from plesio.core.exact import own_numbers
-from plesio.runtime.parameters.optimizer_spec import normalises
+from plesio.runtime.parameters.optimizer_spec import accumulates, normalises
 from plesio.runtime.parameters.optimizers import parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.own_changes import OwnChanges
@@ -134,6 +134,11 @@ class Stepper:
     def normalises(self) -> bool:
         """True if steps are not known to be in proportion to gradients, as those of SGD are."""
         return normalises(self._optimizer)
+
+    @property
+    def accumulates(self) -> bool:
+        """True if the optimizer never forgets a gradient, as Adagrad does not."""
+        return accumulates(self._optimizer)
 
     @property
     def can_share_moments(self) -> bool:
