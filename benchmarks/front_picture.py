@@ -2,6 +2,8 @@
 
     plesio compare recipes/demo.toml --world virtual --policies bsp,adaptive --seeds 0 --out runs/front
     python benchmarks/front_picture.py runs/front docs/pictures/waiting.png
+
+Takes the comparison's folder and the picture's path.
 """
 
 import dataclasses
