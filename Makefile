@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 STAMP := $(VENV)/.installed
 FRAMEWORKS := $(VENV)/.frameworks
 
@@ -12,9 +13,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check docs format bench stress clean
 
-$(STAMP): packages/plesio/pyproject.toml packages/plesio-planning/pyproject.toml constraints.txt
+$(DEMO): packages/plesio/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt "torch==2.13.0"
+	$(BIN)/pip install --quiet -c constraints.txt "torch==2.13.0" --editable "packages/plesio[report,digits]"
+	touch $@
+
+$(STAMP): $(DEMO) packages/plesio-planning/pyproject.toml
 	$(BIN)/pip install --quiet -c constraints.txt --editable "packages/plesio[dev]" --editable packages/plesio-planning
 	touch $@
 
@@ -23,8 +27,9 @@ $(FRAMEWORKS): $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt --editable "packages/plesio[frameworks]"
 	touch $@
 
-demo: $(STAMP)
-	$(BIN)/plesio compare recipes/demo.toml --out runs/demo --overwrite
+demo: $(DEMO)
+	$(BIN)/plesio compare recipes/demo.toml --policies bsp,ssp:4,asp,local_sgd:8,adaptive --seeds 0,1 \
+		--out runs/demo --overwrite
 
 # Two halves: what may share the machine (four at a time, as tests of processes mostly wait), and what measures real time
 # and must run alone. Both run, whatever one finds.
