@@ -171,7 +171,7 @@ def test_it_trains_with_two_workers(name: str, arguments: list[str]):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINS)
 def test_it_trains_in_virtual_time(name: str, tmp_path: Path):
-    simulate = (sys.executable, "-m", "plesio.cli.main", "simulate", str(EXAMPLES / name), "--workers", "2")
+    simulate = (sys.executable, "-m", "plesio", "simulate", str(EXAMPLES / name), "--workers", "2")
     output = run(*simulate, "--step-time", "10 ms", "--out", str(tmp_path / "run"), "--", "--epochs", "2")
     assert trained(name, output), output
 
