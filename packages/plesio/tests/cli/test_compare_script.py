@@ -338,7 +338,7 @@ def test_a_worker_that_raises_fails_the_run_and_one_that_is_killed_is_lost(
     assert run.lost_workers == lost
     told = run.fallbacks[-1] if lost else run.error
     assert told is not None
-    assert ("was killed by SIGKILL (worker 1)" if lost else "ValueError: boom (line 31) (worker 1)") in told
+    assert ("was killed by SIGKILL (worker 1)" if lost else "ValueError: boom (line 24) (worker 1)") in told
     assert "Traceback" not in capfd.readouterr().err
 
 
