@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Every process of the tests would compile Plesio, and each half of the suite all tests, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check docs format bench stress clean
+.PHONY: demo test test-all check docs format bench gpu stress clean
 
 $(DEMO): packages/plesio/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,10 @@ format: $(STAMP)
 
 bench: $(FRAMEWORKS)
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+# On a machine with CUDA, into docs/evidence-gpu.md; one part of it with PART.
+gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu/run.py $(if $(PART),--part $(PART))
 
 # Five campaigns, about an hour and a half on two idle cores; see docs/reliability.md.
 stress: $(STAMP)

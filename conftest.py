@@ -57,6 +57,7 @@ that is only asked to be longer than what it cannot be shorter than.
 _MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 4 * 2**30
 _NO_BROWSER = "they need Debian's chromium; as root: apt-get install chromium"
+_NO_CUDA = "they need a CUDA device"
 _OWN_VARIABLES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")
 """Set by pytest itself, and by OpenMP and torch when they are loaded."""
 
@@ -112,6 +113,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # Where pages must be opened (continuous integration), the test fails by itself and says what it needs.
         if "browser" in item.keywords and not CHROMIUM.exists() and not os.environ.get("CI"):
             item.add_marker(pytest.mark.skip(reason=_NO_BROWSER))
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason=_NO_CUDA))
 
 
 def pytest_collection_finish() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Spread", "mean_and_error", "plus_minus", "print_table", "print_verdict", "save", "with_error"]
+__all__ = ["Spread", "mean_and_error", "plus_minus", "print_table", "print_verdict", "save", "table_text", "with_error"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -25,6 +25,7 @@ class Spread(dict[str, float]):
 
     def __init__(self, values: Sequence[float]) -> None:
         low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+        low, high = max(low, min(values)), min(high, max(values))  # of two values the quartiles would lie beyond them
         super().__init__(median=median, low=low, high=high, repeats=len(values))
 
     def text(self, form: str, *, scale: float = 1.0) -> str:
@@ -58,12 +59,16 @@ def plus_minus(values: Sequence[float], form: str = ".2f") -> str:
     return with_error(*mean_and_error(values), form)
 
 
-def print_table(title: str, *, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a Markdown table below its title, with numbers to the right of their names."""
+def table_text(*, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with numbers to the right of their names."""
     marks = [":--", *["--:"] * (len(columns) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, marks, *rows))
+
+
+def print_table(title: str, *, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table below its title."""
     lines = [title, ""] if title else []
-    lines += [f"| {' | '.join(cells)} |" for cells in (columns, marks, *rows)]
-    print("\n".join(["", *lines, ""]), flush=True)
+    print("\n".join(["", *lines, table_text(columns=columns, rows=rows), ""]), flush=True)
 
 
 def print_verdict(criterion: str, *, met: bool) -> None:

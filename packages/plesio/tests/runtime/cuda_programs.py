@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -45,6 +46,7 @@ def train(
     device: str,
     optimizer: str = "sgd",
     half: bool = False,
+    compiler: str | None = None,
     folder: str | None = None,
     stop_at: int | None = None,
     dropout: float = 0.0,
@@ -58,7 +60,8 @@ def train(
     saving: dict[str, Any] = {} if folder is None else {"checkpoint": folder, "every": "8 steps"}
     torch.manual_seed(11)
     loss_of = nn.MSELoss()
-    with plesio.join(model, made, policy=policy, scaler=scaler, **saving) as session:
+    called = model if compiler is None else torch.compile(model, backend=compiler)
+    with plesio.join(called, made, policy=policy, scaler=scaler, **saving) as session:
         loader = DataLoader(data(), BATCH_SIZE, shuffle=True, generator=torch.Generator().manual_seed(2))
         steps = 0
         for _ in range(EPOCHS):
@@ -66,7 +69,7 @@ def train(
                 x, y = (tensor.to(device) for tensor in batch)
                 made.zero_grad()
                 with torch.autocast(device, dtype=torch.float16) if half else nullcontext():
-                    loss = loss_of(model(x).float(), y)
+                    loss = loss_of(called(x).float(), y)
                 (loss if scaler is None else scaler.scale(loss)).backward()
                 session.step(loss)
                 steps += 1
@@ -89,6 +92,10 @@ def loss_over(model: nn.Module, device: str) -> float:
     x, y = (tensor.to(device) for tensor in data().tensors)
     with torch.no_grad():
         return float(F.mse_loss(model(x), y))
+
+
+def one_after_another(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [train(**setting) for setting in settings]
 
 
 def grid(*, setting: str, device: str) -> dict[str, Any]:

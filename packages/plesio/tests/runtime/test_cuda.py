@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.distributed.fsdp import FSDPModule
 
 from plesio.testing import LocalJob
@@ -20,24 +19,37 @@ IN_STEP = (
     "local_sgd:4",
     "delayed:2",
     "hier:bsp/local_sgd:4",
+    "local_sgd:4,delay=2",
+    "local_sgd:4,exchange=store",
+    "diloco:4,fragments=2",
+    "post_local_sgd:4,warmup=8",
+    "switch:bsp/local_sgd:4@8",
     pytest.param(
         "fsdp",
         marks=pytest.mark.skipif(not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="torch 2.13"),
     ),
 )
-FREE = ("ssp:2", "asp", "adaptive")
+FREE = (
+    "ssp:2",
+    "ssp:2,update=delta",
+    "asp",
+    "asp,weight=inverse",
+    "adaptive",
+    "bsp,backup=1",
+    "bsp,hook=fp16",
+    "bsp,compress=powersgd:2",
+    "switch:bsp/asp@8",
+    "interruptible:local_sgd:4",
+)
 
-pytestmark = [
-    pytest.mark.timeout(200),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = [pytest.mark.timeout(200), pytest.mark.cuda]
 
 
 def together(function: str = "train", *, num_workers: int = 2, **arguments: Any) -> list[dict[str, Any]]:
     return on_processes(num_workers, PROGRAM, function, limit_s=LIMIT_S, **arguments)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("policy", IN_STEP)
 def test_the_numbers_are_those_of_the_cpu(policy: str, num_workers: int, optimizer: str):
@@ -63,13 +75,21 @@ def test_a_shared_gpu_is_told_of_once():
     assert len([line for line in lines if SHARED in line]) == len(lines) == 1
 
 
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp"])
-def test_half_precision(policy: str):
-    told = together(policy=policy, device="cuda", half=True)
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("policy", ["bsp", "bsp,exchange=store", "local_sgd:4", "asp"])
+def test_half_precision(policy: str, num_workers: int):
+    told = together(num_workers=num_workers, policy=policy, device="cuda", half=True)
     assert told[0]["loss"] < 0.5
 
 
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
+@pytest.mark.parametrize("policy", ["bsp", "bsp,exchange=store", "local_sgd:4"])
+def test_a_compiled_network_is_the_same(policy: str):
+    pytest.importorskip("triton")
+    plain, compiled = (together(policy=policy, device="cuda", compiler=name) for name in (None, "inductor"))
+    assert compiled[0]["parameters"] == pytest.approx(plain[0]["parameters"], rel=2e-3, abs=2e-4)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "bsp,exchange=store", "local_sgd:4", "diloco:4"])
 def test_a_run_that_is_stopped_goes_on_where_it_was(tmp_path: Path, policy: str):
     whole = together(policy=policy, device="cuda", dropout=0.1, folder=str(tmp_path / "whole"))
     with LocalJob(2) as job:
