@@ -158,6 +158,9 @@ def with_figures(
         (2.0, -0.1, 1_000, "Slower and worse in accuracy: stay with bsp."),
         (2.0, 0.0, 1_000, "Slower, but it sends less: worth it where the network is the limit."),
         (2.0, 0.01, 71_000_000, "Better in accuracy, for more time."),
+        (0.996, 0.0, 71_000_000, "No gain shown: stay with bsp."),  # 1.00x as fast
+        (0.996, 0.01, 1_000, "1.00x as fast. Better in accuracy."),
+        (0.996, 0.0, 1_000, "Not faster, but it sends less: worth it where the network is the limit."),
     ],
 )
 def test_the_verdict_follows_what_the_seeds_show(

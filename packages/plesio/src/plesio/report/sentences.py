@@ -211,14 +211,13 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
             return f"Faster, at a price in {name}."
         return f"Faster and better in {name}." if better else f"Faster, and {name} is not shown to suffer."
     if better:
-        return f"Better in {name}, for more time." if speed.shown else f"Better in {name}."
+        return f"Better in {name}, for more time." if _shown(speed) else f"Better in {name}."
     if _shown_below(contrast.bytes_sent) and not worse:
-        return (
-            f"{'Slower' if speed.shown else 'Not faster'}, but it sends less: worth it where the network is the limit."
-        )
+        pace = "Slower" if _shown(speed) else "Not faster"
+        return f"{pace}, but it sends less: worth it where the network is the limit."
     if worse:
-        return f"{'Slower and worse' if speed.shown else 'Worse'} in {name}: stay with {baseline}."
-    return f"{'Slower' if speed.shown else 'No gain shown'}: stay with {baseline}."
+        return f"{'Slower and worse' if _shown(speed) else 'Worse'} in {name}: stay with {baseline}."
+    return f"{'Slower' if _shown(speed) else 'No gain shown'}: stay with {baseline}."
 
 
 def _misses_target(summary: PolicySummary, *, comparison: Comparison) -> bool:
@@ -227,8 +226,13 @@ def _misses_target(summary: PolicySummary, *, comparison: Comparison) -> bool:
 
 
 def _shown_above(ratio: Ratio | None) -> bool:
-    return ratio is not None and ratio.shown and ratio.value > 1
+    return ratio is not None and _shown(ratio) and ratio.value > 1
 
 
 def _shown_below(ratio: Ratio | None) -> bool:
-    return ratio is not None and ratio.shown and ratio.value < 1
+    return ratio is not None and _shown(ratio) and ratio.value < 1
+
+
+def _shown(ratio: Ratio) -> bool:
+    """Return whether the seeds show a difference that the printed ratio has too."""
+    return ratio.shown and ratio_text(ratio.value) != ratio_text(1.0)
