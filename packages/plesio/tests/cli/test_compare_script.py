@@ -127,6 +127,10 @@ def test_equal_comparisons_give_equal_runs_and_resume_keeps_them(
         ),
         ({"begin": "torch.manual_seed(0)"}, "train.py sets its seed itself: seeds 0 and 1 differ in the order"),
         ({"evaluate": ""}, "train.py never calls session.evaluate, so there is no metric to compare"),
+        (
+            {"evaluate": "[session.evaluate(lambda found=found: found) for found in (3.0, 2.0)]"},
+            "train.py's metric fell in every run, and more of it counts as better; if less of it is, write",
+        ),
         ({"choice": ', policy="ssp:4"'}, "train.py asks for the policy ssp:4 itself; here each run has"),
         ({"choice": ', trace="own"'}, "train.py asks for traces in own; here they are beside"),
     ],

@@ -124,7 +124,7 @@ class ScriptEnding:
 def remarks_on_all(
     script: str, results: Sequence[RunResult], *, torch_seeds: Mapping[int, Collection[int]]
 ) -> Iterator[str]:
-    """Yield a line if the script was never evaluated, and one if it sets its seed itself.
+    """Yield a line if the script was never evaluated, if its metric fell, and if it sets its seed itself.
 
     Args:
         script: Its name.
@@ -134,6 +134,11 @@ def remarks_on_all(
     finished = [result for result in results if result.status == "finished"]
     if finished and not any(result.evaluations for result in finished):
         yield f"{script} never calls session.evaluate, so there is no metric to compare"
+    if finished and all(map(_fell, finished)):
+        yield (
+            f"{script}'s {finished[0].metric_name} fell in every run, and more of it counts as better; if less of it "
+            'is, write session.evaluate(..., goal="min")'
+        )
     seeds = sorted({result.seed for result in finished})
     if len(seeds) < 2:
         return
@@ -147,6 +152,12 @@ def remarks_on_all(
         yield f"seeds {names} ran identically under {', '.join(same)}: {script} sets its seed itself; {remedy}"
     elif len({seed for those in torch_seeds.values() for seed in those}) == 1 < len(torch_seeds):
         yield f"{script} sets its seed itself: seeds {names} differ in the order of samples alone; {remedy}"
+
+
+def _fell(result: RunResult) -> bool:
+    """Return whether the metric went down, all in all, when it was to go up."""
+    points = result.evaluations
+    return result.metric_goal == "max" and len(points) > 1 and points[-1].metric < points[0].metric
 
 
 def output_of(folder: Path) -> str:
