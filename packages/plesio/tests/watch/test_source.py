@@ -136,3 +136,6 @@ def test_a_run_that_is_over_is_shown_in_its_last_state(tmp_path: Path, capsys: p
         assert "this run is over: its last state" in shown
         assert "worker 1 was lost" in shown
     assert os.sep in shown
+    for option in (["--page"], ["--port", "0"]):
+        assert invoke(["watch", str(tmp_path), "--once", *option]) == 2
+        assert "--once shows the state here and ends" in capsys.readouterr().err

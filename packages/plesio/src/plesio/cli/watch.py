@@ -53,8 +53,11 @@ def watch(
     run that is over is shown in its last state. It is for runs of several workers on sessions; a grid, and a process on
     its own, are not watched.
     """
+    from plesio.core.errors import ConfigError
     from plesio.watch.source import find_run
 
+    if once and (page or port is not None):
+        raise ConfigError("--once shows the state here and ends; leave it out, or the page")
     watched = find_run(where)
     with ExitStack() as undo:
         undo.callback(watched.close)

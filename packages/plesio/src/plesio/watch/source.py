@@ -151,8 +151,8 @@ def find_run(where: str | None) -> Watched:
 def _only(jobs: Sequence[RunningJob]) -> RunningJob:
     if not jobs:
         raise ConfigError(
-            "no run is under way on this machine that could be watched; name the folder of one that is over, "
-            "or HOST:PORT of one elsewhere"
+            "no run is under way on this machine that could be watched, as one can be once its workers have joined; "
+            "name the folder of one that is over, or HOST:PORT of one elsewhere"
         )
     if len(jobs) > 1:
         names = ", ".join(job.meeting if job.folder is None else f"{job.meeting} ({job.folder})" for job in jobs)
