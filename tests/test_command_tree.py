@@ -108,7 +108,11 @@ def test_a_line_is_completed_without_torch(words: tuple[str, ...], found: list[s
 
 def test_the_shells_own_part_of_completion_is_shown():
     done = subprocess.run(
-        [sys.executable, "-m", "plesio", "--show-completion", "bash"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "plesio", "--show-completion", "bash"],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},  # no shell may be among the parents
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0
     assert "_PLESIO_COMPLETE=complete_bash" in done.stdout

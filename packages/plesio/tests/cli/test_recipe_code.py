@@ -21,7 +21,7 @@ def test_a_recipe_that_names_code_says_so_when_it_is_run(
 ):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.replace("NAME", name))
-    load(recipe, {})
+    load(recipe, {}, command="plesio compare")
     said = capsys.readouterr().err
     assert (said == "") is not says
     if says:

@@ -38,7 +38,6 @@ def joined(**arguments: Any) -> plesio.Session:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ({"policy": None}, "join: policy is None; write a policy or its text"),
         ({"policy": 3}, "join: policy is 3"),
         ({"trace": 3}, "join: trace is 3; write a path or None"),
         ({"total_samples": -1}, "total_samples is -1; write a whole number of 1 or more"),
@@ -175,7 +174,15 @@ SURFACE: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
         kind.__name__: (kind, dict)
         for kind in (
             *(plesio.ASP, plesio.BSP, plesio.FSDP, plesio.SSP, plesio.Adaptive, plesio.Delayed, plesio.Hierarchical),
-            *(plesio.LocalSGD, plesio.PostLocalSGD, plesio.Switch, plesio.JoinOptions, plesio.RunInfo, HostCosts),
+            *(
+                plesio.LocalSGD,
+                plesio.DiLoCo,
+                plesio.PostLocalSGD,
+                plesio.Switch,
+                plesio.JoinOptions,
+                plesio.RunInfo,
+                HostCosts,
+            ),
         )
     },
     "TorchHook": (plesio.TorchHook, lambda: {"form": "powersgd"}),
