@@ -240,16 +240,18 @@ def test_the_figure_draws_both_runs_raw_and_smoothed(against: Callable[..., Expl
 @pytest.mark.parametrize(
     ("ours", "words", "finding"),
     [
-        ((0.95, 0.99), "accuracy is not shown to differ in the end (p = 0.", "no difference shown"),
-        ((0.90, 0.91), "ended worse: accuracy -7.", "worse"),
-        ((0.99, 0.9902), "ended better: accuracy +1.", "better"),
+        ((0.95, 0.99, 0.97), "accuracy is not shown to differ in the end (p = 0.", "no difference shown"),
+        ((0.90, 0.91, 0.90), "ended worse: accuracy -7.", "worse"),
+        ((0.99, 0.9902, 0.9901), "ended better: accuracy +1.", "better"),
+        ((0.99, 0.9902), "not shown to differ in the end (2 seeds: too few for a test", "no difference shown"),
     ],
 )
 def test_over_several_seeds_it_says_what_a_comparison_of_the_same_runs_says(
-    against: Callable[..., Explanation], ours: tuple[float, float], words: str, finding: str
+    against: Callable[..., Explanation], ours: tuple[float, ...], words: str, finding: str
 ):
     """With the first seed alone it "ended perhaps worse"."""
-    over = difference_of(Spread.of(dict(enumerate(ours))), baseline=Spread.of({0: 0.98, 1: 0.9801}))
-    explanation = dataclasses.replace(against((*GOOD[:7], 0.95), GOOD), num_seeds=2, over_seeds=over)
+    theirs = dict(enumerate((0.98, 0.9801, 0.9802)[: len(ours)]))
+    over = difference_of(Spread.of(dict(enumerate(ours))), baseline=Spread.of(theirs))
+    explanation = dataclasses.replace(against((*GOOD[:7], 0.95), GOOD), num_seeds=len(ours), over_seeds=over)
     assert words in verdict_sentences(explanation)[0]
     assert finding_of(over, metric=metric_of(explanation)).replace("equal", "no difference shown") == finding

@@ -76,7 +76,7 @@ def test_one_seed_gives_no_p_value_and_no_advice(make_run: MakeRun):
     sentence = sentence_of([make_run("bsp", 0), make_run("asp", 0)], "asp")
     assert "1 seed: too few for a test" in sentence
     assert "p =" not in sentence
-    assert "Run at least 2 seeds" in sentence
+    assert "Run at least 3 seeds" in sentence
 
 
 def test_failed_runs_are_named_and_left_out(all_runs: list[RunResult]):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from plesio.core.units import format_bytes, format_seconds
+from plesio.report.inference import MIN_SEEDS
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, Contrast, PolicySummary
 from plesio.report.statistics import Difference, Ratio
@@ -160,8 +161,8 @@ def _speed_clause(policy: str, contrast: Contrast, *, baseline: str) -> str:
 
 
 def finding_of(difference: Difference, *, metric: Metric) -> Literal["better", "equal", "worse"]:
-    """Return the difference that the seeds show; "equal" if they show none."""
-    if not difference.shown:
+    """Return the difference that the seeds show; "equal" if they show none, or are fewer than a test needs."""
+    if not difference.shown or difference.num_seeds < MIN_SEEDS:
         return "equal"
     return "better" if metric.improves(difference.mean) else "worse"
 
@@ -172,10 +173,10 @@ def _metric_clause(summary: PolicySummary, difference: Difference, *, comparison
     assert theirs is not None, "a difference has two sides"
     values = f"{metric.name} {metric.text(summary.final_metric.mean)} against {metric.text(theirs.mean)}"
     gap = metric.difference_text(difference.mean)
-    if difference.p_value is None:
-        return f"{values} ({gap}, {seeds_text(difference.num_seeds)}: too few for a test)"
     if difference.identical:
         return f"{values} (the same on each of {seeds_text(difference.num_seeds)})"
+    if difference.p_value is None or difference.num_seeds < MIN_SEEDS:
+        return f"{values} ({gap}, {seeds_text(difference.num_seeds)}: too few for a test)"
     finding = finding_of(difference, metric=metric).replace("equal", "no difference shown")
     return f"{values} ({gap}, {p_text(difference.p_value)}, {seeds_text(difference.num_seeds)}: {finding})"
 
@@ -198,7 +199,7 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
     if speed is None or metric is None:
         return "There is not enough to judge it by."
     if speed.p_value is None or metric.p_value is None:
-        return "Run at least 2 seeds a policy before choosing by this."
+        return "Run at least 3 seeds a policy before choosing by this."
     finding = finding_of(metric, metric=comparison.metric)
     better, worse = finding == "better", finding == "worse"
     name = comparison.metric.name

@@ -27,6 +27,7 @@ from plesio.core.results import Evaluation, RunResult
 from plesio.core.units import counted, format_bytes, format_seconds
 from plesio.report.curves import Curve
 from plesio.report.explanation.model import Explanation, MeasuredOutcome
+from plesio.report.inference import MIN_SEEDS
 from plesio.report.metric import Metric
 from plesio.report.sentences import finding_of, p_text, ratio_text, seeds_text
 
@@ -190,7 +191,8 @@ def _quality(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str
     over = explanation.over_seeds
     if over is not None and over.p_value is not None:
         side = finding_of(over, metric=metric)
-        test = f"{p_text(over.p_value)}, {seeds_text(over.num_seeds)}"
+        seeds = seeds_text(over.num_seeds)
+        test = f"{p_text(over.p_value)}, {seeds}" if over.num_seeds >= MIN_SEEDS else f"{seeds}: too few for a test"
         if side == "equal":
             one = f"; with this seed it is {metric.difference_text(ours - theirs)}, {how}"
             return side, f"{metric.name} is not shown to differ in the end ({test}{one})"
