@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -12,6 +14,9 @@ from plesio.runtime.server.process import ServerConfig
 
 __all__ = ["server_addresses", "start_server"]
 
+START_S = 60.0
+"""A server that does not listen by then is given up, and shows where it is."""
+
 
 def start_server(config: ServerConfig) -> subprocess.Popen[str]:
     """Start the server's process, which listens soon; see `server_addresses`.
@@ -19,7 +24,7 @@ def start_server(config: ServerConfig) -> subprocess.Popen[str]:
     It has a session of its own: Ctrl-C is for the workers, which then take leave of a server that still listens.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "plesio.runtime.server.process"],
+        [sys.executable, "-X", "faulthandler", "-m", "plesio.runtime.server.process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -36,9 +41,12 @@ def server_addresses(process: subprocess.Popen[str]) -> dict[str, str]:
     """Wait until a server that was started listens, and return its addresses.
 
     Raises:
-        TransportError: It cannot listen.
+        TransportError: It cannot listen, or does not in `START_S`.
     """
     assert process.stdout is not None
+    if not select.select([process.stdout], [], [], START_S)[0]:
+        process.send_signal(signal.SIGABRT)
+        raise TransportError(f"a server does not listen after {START_S:g} s; where it stands is on standard error")
     line = process.stdout.readline()
     answer: dict[str, Any] = json.loads(line) if line else {"error": f"a server ended with status {process.wait()}"}
     if "error" in answer:
