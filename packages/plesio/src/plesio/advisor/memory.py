@@ -62,7 +62,8 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         count = usual_servers(at) if servers is None else servers
         on_servers = outer.pushes == "gradient"  # else each worker's own optimizer steps
         served = (at.num_bytes + on_servers * at.scale * at.sizes.optimizer_bytes) / count
-        return _need(at, optimizer_share=0.0 if on_servers else 1.0, exchange=served + at.num_bytes)
+        copies = 1.0 + (outer.delay > 0 and (outer.period > 1 or not on_servers))
+        return _need(at, optimizer_share=0.0 if on_servers else 1.0, exchange=served + copies * at.num_bytes)
     copies = float(policy.delay)
     if isinstance(outer, LocalSGD):
         copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0) + (outer.moments == "mean")

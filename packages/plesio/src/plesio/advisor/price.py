@@ -143,12 +143,13 @@ def _on_store(policy: Policy, at: Situation) -> Price:
 def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
     transfer_s = _store_s(at, servers=servers, workers=at.num_workers)
     if math.isinf(policy.bound):
-        own_s = np.array(paces(at.compute_s)) + transfer_s / policy.period
+        pace_s = np.array(paces(at.compute_s))
+        own_s = pace_s + np.maximum(0.0, transfer_s - policy.delay * pace_s) / policy.period
         step_s = len(own_s) / float((1 / own_s).sum())
-        compute_s = len(own_s) / float((1 / np.array(paces(at.compute_s))).sum())
+        compute_s = len(own_s) / float((1 / pace_s).sum())
         return Price(step_s=step_s, compute_s=compute_s, exchange_s=transfer_s, servers=servers)
     bound = int(min(policy.bound, _LARGEST_BOUND))
-    setting = Setting(slack=1, period=policy.period, delay=0, bound=bound)
+    setting = Setting(slack=1, period=policy.period, delay=policy.delay, bound=bound)
     return replace(_priced(setting, at.compute_s, transfer_s), servers=servers)
 
 

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from plesio.core.within import AT_LEAST_1
-from plesio.policies.asynchronous import AsynchronousMachine, RateKind
+from plesio.core.within import AT_LEAST_0, AT_LEAST_1
+from plesio.policies.asynchronous import AsynchronousMachine, RateKind, check_delay
 from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -26,12 +26,16 @@ class ASP(Policy):
 
     Args:
         period: Steps between two exchanges of a worker.
+        delay: Steps behind which an exchange is hidden, at most ``period``; 0 waits for it.
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
         rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
 
-    >>> ASP(period=2).spec
-    'asp,period=2'
+    Raises:
+        PolicySpecError: A value that is out of range, or a delay above the period.
+
+    >>> ASP(period=2, delay=1).spec
+    'asp,period=2,delay=1'
     """
 
     name: ClassVar[str] = "asp"
@@ -41,9 +45,14 @@ class ASP(Policy):
     synchronous: ClassVar[bool] = False
 
     period: Annotated[int, AT_LEAST_1] = 1
+    delay: Annotated[int, AT_LEAST_0] = 0
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
+
+    def __post_init__(self) -> None:
+        Policy.__post_init__(self)
+        check_delay("asp", delay=self.delay, period=self.period, bound=self.bound)
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
         return AsynchronousMachine(

@@ -16,6 +16,11 @@ Invariants:
   always has the credit to get there: no schedule stops everyone.
 - A worker that leaves no longer holds the floor.
 
+*Behind the training* (a delay of d steps). A worker asks for the parameters after its exchange at clock c and merges
+them after step c + d. The answer is held until the worker has credit for step c + d + 1, so what it reads is as new as
+if it had asked at clock c + d. The slowest worker, with its last report at the floor, needs credit floor + d + 1 for
+that: hence d <= s. One exchange is under way at a time: hence d <= p.
+
 Without a bound, credit is the constant `UNLIMITED`, given once, and the floor only says where a newcomer starts.
 
 How an update counts. Its staleness is τ = (version now) - (version it was computed from), and its step is multiplied by
@@ -38,6 +43,7 @@ momentum goes on at every update. It is there to be compared with: it costs accu
 import math
 from typing import Literal
 
+from plesio.core.errors import PolicySpecError
 from plesio.policies.events import (
     UNLIMITED,
     Action,
@@ -55,10 +61,24 @@ from plesio.policies.events import (
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
 
-__all__ = ["AsynchronousMachine", "RateKind"]
+__all__ = ["AsynchronousMachine", "RateKind", "check_delay"]
 
 RateKind = Literal["divided", "undivided"]
 """Treatment of the synchronous step's learning rate: divided by N among the workers' updates, or not."""
+
+
+def check_delay(name: str, *, delay: int, period: int, bound: float) -> None:
+    """Raise `PolicySpecError` unless an exchange can be hidden behind so many steps."""
+    if delay > period:
+        raise PolicySpecError(
+            f"{name}: delay {delay} is above period {period}, so two exchanges would be in flight; write a delay of "
+            f"{period} or less"
+        )
+    if delay > bound:
+        raise PolicySpecError(
+            f"{name}: behind {delay} steps, parameters are older than bound {bound} allows; write a delay of {bound} "
+            "or less"
+        )
 
 
 class AsynchronousMachine:

@@ -80,6 +80,11 @@ class Hierarchical(Policy):
         plain = isinstance(outer, LocalSGD) and outer == LocalSGD(
             period=outer.period, delay=outer.delay, moments=outer.moments, compression=outer.compression
         )
+        if isinstance(outer, SSP | ASP) and outer.delay:
+            raise PolicySpecError(
+                f'hier: "{outer.spec}" hides the exchange of one worker, and a rack waits for that of its first; leave '
+                "delay out"
+            )
         if not plain and not isinstance(outer, SSP | ASP):
             raise PolicySpecError(
                 f'hier: "{outer.spec}" cannot be run between racks; write a local_sgd with a period and perhaps '

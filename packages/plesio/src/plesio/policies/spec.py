@@ -70,6 +70,7 @@ def _of_fields(policy: type[Adaptive]) -> dict[str, tuple[str, Callable[[str], A
 
 _OF_UPDATES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "period": ("period", whole),
+    "delay": ("delay", whole),
     "update": ("update", str),
     "weight": ("weighting", parse_weighting),
     "rate": ("rate", str),
@@ -368,7 +369,8 @@ def _describe_asynchronous(policy: SSP | ASP, *, who: str = "worker") -> str:
         if math.isinf(policy.bound)
         else f"No {who} begins a step more than {_steps(int(policy.bound))} ahead of the slowest"
     )
-    send = f"each sends its {policy.update} every {_every(policy.period)} and it is applied as it arrives"
+    behind = f", while it trains on for {_steps(policy.delay)}," if policy.delay else ""
+    send = f"each sends its {policy.update} every {_every(policy.period)}{behind} and it is applied as it arrives"
     weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"
     rate = "" if policy.rate == "divided" else ", at the whole learning rate"
     return f"{wait}; {send}{weight}{rate}."

@@ -10,6 +10,10 @@ When it begins a step at clock c, its parameters hold every update of every live
 (refused ones apart). Proof: they were pulled at an exchange at clock e > c - p, and it began step e only when everyone
 had reported clock e - 1 - s or later. With p = 1 that is the guarantee of Ho et al.: all up to clock c - s - 1.
 
+*Behind the training.* With a delay of d steps an exchange runs behind the next d, and its result is merged after them:
+what the worker has done meanwhile is kept. The pull is answered when the worker may begin the step after these, so the
+guarantee on reads is the same, and hiding counts as staleness within the bound: d <= s.
+
 *Sends.* A worker flushes its cache at every clock, as in Ho et al., or sends one update for p steps (the
 period), so a slow link carries less. This has a price under momentum: the gradients of p steps are applied as one
 step of p times the length, which bears less of a learning rate (docs/log.md, section 43). A worker that has stopped
@@ -25,7 +29,7 @@ from typing import Annotated, ClassVar
 
 from plesio.core.errors import PolicySpecError
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
-from plesio.policies.asynchronous import AsynchronousMachine, RateKind
+from plesio.policies.asynchronous import AsynchronousMachine, RateKind, check_delay
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
@@ -40,6 +44,7 @@ class SSP(Policy):
     Args:
         bound: s, the largest lead in steps; ``math.inf`` for none.
         period: p, steps between two exchanges of a worker, at most ``bound + 1``.
+        delay: d, steps behind which an exchange is hidden, at most ``period`` and ``bound``; 0 waits for it.
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
         rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
@@ -61,6 +66,7 @@ class SSP(Policy):
         "a whole number of steps, 0 or more, or inf for no bound",
     ] = 4
     period: Annotated[int, AT_LEAST_1] = 1
+    delay: Annotated[int, AT_LEAST_0] = 0
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
@@ -72,6 +78,7 @@ class SSP(Policy):
                 f"ssp: period {self.period} with bound {self.bound} lets every worker stop and wait for the others' "
                 f"updates; write a period of {self.bound + 1} or less, or a bound of {self.period - 1} or more"
             )
+        check_delay("ssp", delay=self.delay, period=self.period, bound=self.bound)
         if self.bound == 0 and self.rate == "undivided":
             raise PolicySpecError("ssp: with a bound of 0 a round is a mean, whose rate is not divided; leave rate out")
 

@@ -162,18 +162,24 @@ def _run_on_store(
     clocks = np.arange(2 * counted)[:, None]
     awaited = np.where(clocks > bounds, -((bounds - clocks) // periods) * periods, 0)
     """By clock and setting, the clock that all workers must have reported; 0 for none."""
-    own_s = np.where((clocks > 0) & (clocks % periods == 0), transfers_s, 0.0)[:, :, None]
-    """By clock and setting, the seconds of a worker's own exchange before it begins its step."""
+    delays = np.array([setting.delay for setting in settings])
+    merges = (clocks > delays) & ((clocks - delays) % periods == 0)
+    own_s = np.where(merges, transfers_s, 0.0)[:, :, None]
+    """By clock and setting, the seconds of a worker's own exchange that it merges before it begins its step."""
+    begun = np.maximum(clocks - delays, 0)
+    """By clock and setting, the clock at which that exchange was begun."""
     half_transfers_s = transfers_s[:, None] / 2
     steps_s = compute_s.T[np.arange(2 * counted) % recorded]
     heard_s = np.zeros((2 * counted + 1, len(settings), 1))
     """By clock and setting, the time at which all have the report of the last worker at it."""
     each = np.arange(len(settings))
-    end_s = half_s = np.zeros((len(settings), num_workers))
+    ends_s = np.zeros((2 * counted + 1, len(settings), num_workers))
+    end_s = half_s = ends_s[0]
     for clock in range(2 * counted):
         if clock == counted:  # the first half fills the pipeline, the second one counts
             half_s = end_s
-        end_s = np.maximum(end_s + own_s[clock], heard_s[awaited[clock], each]) + steps_s[clock]
+        merged_s = np.maximum(end_s, ends_s[begun[clock], each] + own_s[clock])
+        end_s = ends_s[clock + 1] = np.maximum(merged_s, heard_s[awaited[clock], each]) + steps_s[clock]
         last_s = np.maximum.reduce(end_s, axis=1, keepdims=True)
         heard_s[clock + 1] = last_s + half_transfers_s + half_transfers_s
     step_s: NDArray[np.float64] = (end_s.mean(axis=1) - half_s.mean(axis=1)) / counted

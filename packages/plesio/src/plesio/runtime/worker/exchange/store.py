@@ -9,6 +9,10 @@ A push has the mean gradient of the steps since the last one (``gradient`` updat
 come since the last pull (``delta``). Tensors without a gradient are not sent; of a pull only tensors come back that
 changed. NaN and infinity are looked for before anything is sent.
 
+With a delay of d steps push and pull run behind the next d, and the answer is merged after them: the replica becomes
+what the servers had, plus its own steps since the push. It asks for credit for the step after these, so the servers
+answer no sooner than they would answer a worker that has come so far: hiding adds nothing to what the bound allows.
+
 Where the servers step, `server_steps` keeps what belongs to the worker's optimizer alive, and what the script writes
 into parameters by itself is refused: the next pull would undo it.
 """
@@ -47,6 +51,20 @@ class StoreAnswer(NamedTuple):
     samples: int = 0
 
 
+class _Pull(NamedTuple):
+    """A pull under way.
+
+    Attributes:
+        number: The request's.
+        due: The clock after whose step the answer is merged.
+        asked_s: When it was asked for.
+    """
+
+    number: int
+    due: int
+    asked_s: float
+
+
 class StoreExchange(Exchange):
     """One worker's view of the store."""
 
@@ -76,6 +94,9 @@ class StoreExchange(Exchange):
         self._clock = 0
         self._pushed_clock = 0
         self._version = 0
+        self._base_version: int | None = None
+        """Version from which the update under way began; None before its first step."""
+        self._under_way: _Pull | None = None
         self.answer = StoreAnswer()
         """The answer to the last exchange."""
         self._fetched_snapshots = len(client.snapshots())
@@ -117,11 +138,11 @@ class StoreExchange(Exchange):
 
     def begin(self, clock: int) -> None:
         self._clock = self._pushed_clock = clock
-        self._merge(self._client.pull(after=clock, clock=clock, known_version=None))
+        self._merge(self._client.pulled(self._client.ask(after=clock, clock=clock, known_version=None)))
 
     def admitted_at(self, clock: int) -> None:
         self._clock = self._pushed_clock = clock
-        self._merge(self._client.pull(after=clock, clock=clock, known_version=self._version))
+        self._merge(self._client.pulled(self._client.ask(after=clock, clock=clock, known_version=self._version)))
 
     def step(self, progress: StepProgress) -> None:
         if self._gauge is not None:
@@ -134,6 +155,8 @@ class StoreExchange(Exchange):
         if due:
             self.exchange()
             self.stepped(finite=finite)
+        elif self._under_way is not None and progress.clock >= self._under_way.due:
+            self._finish_pull()
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def stepped(self, *, finite: bool) -> None:
@@ -142,12 +165,17 @@ class StoreExchange(Exchange):
             self._steps.after()
 
     def due(self, clock: int) -> bool:
-        """Tell whether an exchange follows step ``clock``: the period is over, or the credit is used up."""
-        return self._policy.exchanges_at(clock) or clock + 1 > self.answer.credit
+        """Tell whether an exchange follows step ``clock``: the period is over, or the credit is used up.
+
+        The answer to one that is under way brings credit.
+        """
+        return self._policy.exchanges_at(clock) or (self._under_way is None and clock + 1 > self.answer.credit)
 
     def add(self, progress: StepProgress, *, finite: bool, due: bool) -> None:
         """Make the step that is in the gradients a part of the update under way, if it is finite."""
         self._clock = progress.clock
+        if self._base_version is None:
+            self._base_version = self._version
         self._num_samples += progress.samples
         if finite:
             self._num_steps += 1
@@ -170,8 +198,12 @@ class StoreExchange(Exchange):
         self._replica.stepper.step(None if self._policy.update == "delta" else step)
 
     def exchange(self) -> None:
+        """Push the update under way and pull, or begin to; a pull that was begun before is merged first."""
         self._push()
-        self._pull(clock=self._clock)
+        self._finish_pull()
+        self._begin_pull(clock=min(self._clock + self._policy.delay, max(self._clock, self.answer.credit)))
+        if not self._policy.delay:
+            self._finish_pull()
 
     def _accumulate(self) -> None:
         for name, parameter in self._replica.parameters.items():
@@ -192,8 +224,10 @@ class StoreExchange(Exchange):
         if self._synchronous:  # the round's clock, also where a worker ends its run before the period is over
             clock = -(-clock // self._policy.period) * self._policy.period
         self._pushed_clock = clock
+        base_version, self._base_version = self._base_version, None
+        assert base_version is not None, "an update has steps"
         if self._num_steps == 0:
-            self._client.not_finite(clock=clock, base_version=self._version)
+            self._client.not_finite(clock=clock, base_version=base_version)
         else:
             begun_s = self._timeline.now_s()
             self._tell_frozen()
@@ -209,7 +243,7 @@ class StoreExchange(Exchange):
                 finished=self._client.take_finished(),
                 groups=groups if changed else None,
             )
-            self._client.push(push, clock=clock, base_version=self._version, present=present, payloads=payloads)
+            self._client.push(push, clock=clock, base_version=base_version, present=present, payloads=payloads)
             now_s = self._timeline.now_s()
             self._timeline.communicate(begun_s, now_s, clock=self._clock)
             self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
@@ -234,20 +268,42 @@ class StoreExchange(Exchange):
             update = {name: grad.to(parameters[name].dtype) for name, grad in self._gradients.items()}
         return {**update, **self._replica.buffers}
 
-    def _pull(self, *, clock: int) -> None:
+    def _begin_pull(self, *, clock: int) -> None:
+        """Ask for the parameters with the update that was pushed, and for credit beyond ``clock``."""
+        asked_s = self._timeline.now_s()
+        number = self._client.ask(after=self._pushed_clock, clock=clock, known_version=self._version)
+        self._under_way = _Pull(number, due=clock, asked_s=asked_s)
+        if self._hides_steps:
+            self._stored.begin_delta()
+
+    @property
+    def _hides_steps(self) -> bool:
+        """True if the replica may step by itself behind a pull."""
+        return self._policy.delay > 0 and (self._policy.update == "delta" or self._policy.period > 1)
+
+    def _finish_pull(self) -> None:
+        """Merge the answer to the pull under way, if there is one."""
+        if self._under_way is None:
+            return
+        pull, self._under_way = self._under_way, None
         begun_s = self._timeline.now_s()
-        replies = self._client.pull(after=self._pushed_clock, clock=clock, known_version=self._version)
-        self._merge(replies)
+        replies = self._client.pulled(pull.number)
+        self._merge(replies, behind=self._hides_steps)
         ended_s = self._timeline.now_s()
-        # the server says how long it held the answer back for others; the rest was the transfer
-        waited_s = min(max(reply.held_s for reply in replies), ended_s - begun_s)
+        # the server says how long it held the answer back for others; the rest was the transfer. Waiting comes first,
+        # so it is what the steps hide first
+        held_s = max(reply.held_s for reply in replies)
+        waited_s = min(max(0.0, held_s - (begun_s - pull.asked_s)), ended_s - begun_s)
         self.answer = self.answer._replace(waited_s=waited_s)
         self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)
         self._timeline.communicate(begun_s + waited_s, ended_s, clock=self._clock)
         self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
 
-    def _merge(self, replies: Sequence[Reply]) -> None:
-        self._stored.merge(replies)
+    def _merge(self, replies: Sequence[Reply], *, behind: bool = False) -> None:
+        if behind:
+            self._stored.merge_behind(replies)
+        else:
+            self._stored.merge(replies)
         self._version = min(reply.version for reply in replies)
         self.answer = StoreAnswer(
             credit=min(reply.credit for reply in replies),
@@ -258,9 +314,11 @@ class StoreExchange(Exchange):
 
     def flush(self) -> None:
         self.answer = self.answer._replace(waited_s=0.0)
+        self._finish_pull()
         if self._num_steps:
             self._push()
-            self._pull(clock=0)  # credit for a first step is always there
+            self._begin_pull(clock=0)  # credit for a first step is always there
+            self._finish_pull()
 
     def shared(self) -> State | None:
         """Return the shared state now, on the worker that evaluates.

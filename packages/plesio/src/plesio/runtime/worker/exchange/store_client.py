@@ -178,13 +178,17 @@ class StoreClient:
             self._controls[kind].append(message)
 
     def _request(self, message: Message, *, clock: int = 0) -> list[Bulk]:
-        """Ask every server the same and collect the answers (valid until the next request)."""
+        """Ask every server the same and collect the answers (valid until others are collected)."""
+        return self._collect(self._ask(message, clock=clock))
+
+    def _ask(self, message: Message, *, clock: int = 0) -> int:
+        """Ask every server the same; returns the number of the answers."""
         number = next(self._numbers)
         kind, meta = encode(message)
         header = self._header(kind, clock=clock, request=number)
         for endpoint in self.endpoints:
             endpoint.push(header, meta=meta)
-        return self._collect(number)
+        return number
 
     def _collect(self, number: int) -> list[Bulk]:
         answers = []
@@ -249,14 +253,18 @@ class StoreClient:
         head = UpdateHead(worker=self._rank, clock=clock, base_version=base_version)
         self.send(NotFinite(event=head, finished=self.take_finished()))
 
-    def pull(self, *, after: int, clock: int, known_version: int | None) -> list[Reply]:
-        """Pull the parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
+    def ask(self, *, after: int, clock: int, known_version: int | None) -> int:
+        """Ask for the parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
 
-        The payloads are valid until the next request.
+        Returns:
+            The number by which `pulled` waits for them.
         """
-        answers = self._request(Pull(after=after, known=known_version), clock=clock)
+        return self._ask(Pull(after=after, known=known_version), clock=clock)
+
+    def pulled(self, number: int) -> list[Reply]:
+        """Return the parameters that were asked for; the payloads are valid until others are collected."""
         replies = []
-        for server, bulk in enumerate(answers):
+        for server, bulk in enumerate(self._collect(number)):
             pulled: Pulled = decode(bulk.header.kind, bulk.meta, Pulled, peer=server_identity(server))
             self.samples = max(self.samples, pulled.samples)
             replies.append(

@@ -46,7 +46,7 @@ class StoredState:
             name: tensor for name, tensor, _, _ in [*replica.tensors.exchanged(), *replica.tensors.still()]
         }
         self._base: dict[str, torch.Tensor] = {}
-        """Parameters as they were pulled last, where deltas are pushed."""
+        """Parameters from which the replica's progress counts, where deltas are pushed or pulls are hidden."""
         self._is_gathered = False
         replica.held_by(self)
 
@@ -92,7 +92,7 @@ class StoredState:
         """
         self.offer(again=True)
         if self._update == "delta":
-            self._begin_delta()
+            self.begin_delta()
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
@@ -131,9 +131,19 @@ class StoredState:
         """Overwrite the replica with the tensors that the servers have sent, and count its progress from there."""
         self._write(self._by_name, replies)
         if self._update == "delta":
-            self._begin_delta()
+            self.begin_delta()
 
-    def _begin_delta(self) -> None:
+    @torch.no_grad()
+    def merge_behind(self, replies: Sequence[Reply]) -> None:
+        """Take over the parameters that the servers have sent, and keep the progress that counts by now."""
+        own = [p.detach() for p in self._replica.parameters.values()]
+        base = list(self._base.values())
+        torch._foreach_sub_(own, base)
+        self._write(self._base, replies)
+        torch._foreach_add_(own, base)
+
+    def begin_delta(self) -> None:
+        """Count the replica's progress from here."""
         self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
 
     def delta(self) -> dict[str, torch.Tensor]:
