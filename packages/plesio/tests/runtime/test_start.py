@@ -38,7 +38,7 @@ def run(num_workers: int, function: str, **arguments: Any) -> dict[int, Ending]:
 
 @pytest.mark.parametrize(
     ("told", "own", "found"),
-    [("ssp:4", None, "ssp:4"), ("ssp:4", "asp", "asp"), (None, None, "adaptive")],
+    [("ssp:4", None, "ssp:4"), ("ssp:4", "ssp:4", "ssp:4"), (None, "asp", "asp"), (None, None, "adaptive")],
 )
 def test_the_launchers_policy_is_for_a_join_that_names_none(
     monkeypatch: pytest.MonkeyPatch, told: str | None, own: str | None, found: str
@@ -48,6 +48,12 @@ def test_the_launchers_policy_is_for_a_join_that_names_none(
         monkeypatch.setenv("PLESIO_POLICY", told)
     with plesio.join(*small(), policy=own) as session:
         assert session.report().policy == found
+
+
+def test_a_launchers_policy_beside_another_of_the_script_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PLESIO_POLICY", "ssp:4")
+    with pytest.raises(ConfigError, match=r"says bsp, and its launcher \(PLESIO_POLICY\) says ssp:4; leave one"):
+        plesio.join(*small(), policy="bsp")
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4", "ssp:2"])

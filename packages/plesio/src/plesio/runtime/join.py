@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -19,7 +18,7 @@ from plesio.core.logs import introduce
 from plesio.core.records import to_values
 from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
-from plesio.policies import Interruptible, Policy, parse_policy
+from plesio.policies import Policy
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
@@ -27,8 +26,9 @@ from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
+from plesio.runtime.session_policy import policy_of
 from plesio.runtime.worker.callbacks import Callbacks
-from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.fragments import check_fragments
 from plesio.runtime.worker.exchange.host_racks import HostRacks
@@ -92,7 +92,8 @@ def join(
         model: Stays yours and is never wrapped; call it as before. Replicas must be alike on all workers.
         optimizer: Built from the model's parameters, or a list of several that share none of them. Learning rates are
             those of the synchronous step under every policy, and schedulers go on working.
-        policy: A policy, or its text, ``"ssp:4"``. None for the launcher's (``PLESIO_POLICY``), or ``"adaptive"``.
+        policy: A policy, or its text, ``"ssp:4"``. None for the launcher's (``PLESIO_POLICY``), or ``"adaptive"``;
+            another than the launcher's is refused.
         trace: Folder for traces and ``results.json``; None for none.
         total_samples: Samples of the whole training, over workers and epochs, if known; ``adaptive`` goes by it.
         on_transition: A callback (`Session.add_callback`) for changes of the policy, which gets the optimizer too.
@@ -125,15 +126,10 @@ def join(
     >>> session.report().steps
     1
     """
-    if policy is None:
-        policy = os.environ.get(POLICY_VARIABLE, "adaptive")
-    own = policy if isinstance(policy, str) else policy.spec
-    options, folder, around = surrounded(options, trace, policy=own)
-    if around is not None and around.policy is not None:
-        policy = around.policy
+    options, folder, around = surrounded(options, trace, policy=policy)
     setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
     place = place_of(options)
-    chosen = _policy_of(policy, setting, place=place)
+    chosen = policy_of(policy, around=around, setting=setting, place=place)
     one = as_one(model, optimizer)
     replica = Replica(model, one, scaler=scaler)
     if around is not None and around.on_join is not None:
@@ -174,17 +170,6 @@ def _check_first() -> None:
         )
 
 
-def _policy_of(policy: Policy | str, setting: CheckpointSetting | None, *, place: WorkerPlace | None) -> Policy:
-    """Return the policy, with moments at which all stop where checkpoints need them."""
-    chosen = parse_policy(policy) if isinstance(policy, str) else policy
-    if place is not None and chosen.shards:
-        _check_sharded(chosen, late=place.late, saves=setting is not None)
-    if setting is None:
-        return chosen
-    setting.prepare()
-    return chosen if chosen.remembers else Interruptible(policy=chosen)
-
-
 def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks) -> None:
     """Refuse on every worker at once what the servers cannot run, and workers too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
@@ -198,17 +183,6 @@ def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks
         raise ConfigError(
             f"no worker can join {policy.spec} while it runs: racks that share the store are settled at the start; "
             "under any other policy one can"
-        )
-
-
-def _check_sharded(policy: Policy, *, late: bool, saves: bool) -> None:
-    if late:
-        raise ConfigError(
-            f"no worker can join {policy.spec} while it runs: each holds a part that was cut at the start"
-        )
-    if saves:
-        raise ConfigError(
-            f"{policy.spec} takes no checkpoints; save session.state_dict(), which is whole, and leave checkpoint out"
         )
 
 

@@ -11,6 +11,8 @@ from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
+from plesio.policies import Policy
+from plesio.policies.grid import GridSetting
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.worker.environment import REPLICAS_VARIABLE, WorkerPlace
@@ -71,7 +73,7 @@ class JoinOptions:
 
 
 def surrounded(
-    options: JoinOptions, trace: Path | str | None, *, policy: str | None
+    options: JoinOptions, trace: Path | str | None, *, policy: Policy | GridSetting | str | None
 ) -> tuple[JoinOptions, Path | None, Ambient | None]:
     """Return options and the folder of traces with what surrounds this worker, which is told of the script's own.
 
@@ -83,7 +85,8 @@ def surrounded(
     around = ambient() if options.job is None else None
     if around is not None:
         info, own = options.info, None if trace is None else str(trace)
-        around.on_chosen(Chosen(policy=policy, trace=own, seed=info.seed, torch_seed=torch.initial_seed()))
+        spec = policy if policy is None or isinstance(policy, str) else policy.spec
+        around.on_chosen(Chosen(policy=spec, trace=own, seed=info.seed, torch_seed=torch.initial_seed()))
         trace = trace if around.trace is None else around.trace
         name = around.name if around.name is not None and info.task == RunInfo().task else info.task
         options = replace(

@@ -45,7 +45,7 @@ def server_addresses(process: subprocess.Popen[str]) -> dict[str, str]:
     """
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], START_S)[0]:
-        process.send_signal(signal.SIGABRT)
+        os.kill(process.pid, signal.SIGABRT)
         raise TransportError(f"a server does not listen after {START_S:g} s; where it stands is on standard error")
     line = process.stdout.readline()
     answer: dict[str, Any] = json.loads(line) if line else {"error": f"a server ended with status {process.wait()}"}

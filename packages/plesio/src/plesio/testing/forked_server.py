@@ -13,8 +13,9 @@ from dataclasses import asdict
 from typing import NoReturn
 
 from plesio.runtime.server.process import ServerConfig, main
+from plesio.runtime.start_server import start_server
 
-__all__ = ["NAME", "ForkedServer"]
+__all__ = ["NAME", "ForkedServer", "fork_server"]
 
 NAME = "plesio-server"
 """Name of the process, of at most 15 characters."""
@@ -22,6 +23,15 @@ NAME = "plesio-server"
 _WAIT_S = 0.01
 _SET_NAME = 15
 """``PR_SET_NAME`` of Linux's ``prctl``."""
+
+
+def fork_server(config: ServerConfig) -> "ForkedServer | subprocess.Popen[str]":
+    """Fork a server where this process has one thread, and start one where it has more.
+
+    A fork keeps the locks that other threads hold, and no thread to release them: torch's threads of an earlier
+    session would stop such a server for ever.
+    """
+    return ForkedServer(config) if len(os.listdir("/proc/self/task")) == 1 else start_server(config)
 
 
 class ForkedServer:

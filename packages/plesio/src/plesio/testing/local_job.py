@@ -25,7 +25,7 @@ from plesio.runtime import job_servers
 from plesio.runtime.launcher import listen, serve_store, worker_environment
 from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
-from plesio.testing.forked_server import ForkedServer
+from plesio.testing.forked_server import fork_server
 
 __all__ = ["Ending", "LocalJob"]
 
@@ -171,7 +171,7 @@ def _work(
     # as in any other process; a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     if forks_servers:
-        job_servers.start_server = ForkedServer  # type: ignore[assignment, attr-defined]
+        job_servers.start_server = fork_server  # type: ignore[assignment, attr-defined]
     try:
         spec = importlib.util.spec_from_file_location(program.stem, program)
         assert spec is not None

@@ -114,8 +114,7 @@ def grid(
     >>> session.report().steps
     1
     """
-    own = setting.spec if isinstance(setting, GridSetting) else setting
-    options, folder, around = surrounded(options, trace, policy=own)
+    options, folder, around = surrounded(options, trace, policy=setting)
     if around is not None and around.policy is not None and is_grid(around.policy):
         setting, groups = around.policy, None
     place = place_of(options)

@@ -1,0 +1,62 @@
+"""The policy of a session: the script's, its launcher's, or that of the world around it."""
+
+import os
+
+from plesio.core.errors import ConfigError
+from plesio.policies import Interruptible, Policy, parse_policy
+from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace
+from plesio.runtime.worker.job_handle import Ambient
+
+__all__ = ["policy_of"]
+
+
+def policy_of(
+    given: Policy | str | None, *, around: Ambient | None, setting: CheckpointSetting | None, place: WorkerPlace | None
+) -> Policy:
+    """Return the policy, with moments at which all stop where checkpoints need them.
+
+    Args:
+        given: The script's policy, or None for the launcher's.
+        around: The world around the script; a policy of its takes the place of both.
+        setting: The checkpoints, or None for none.
+        place: This worker's place, or None where it trains alone.
+
+    Raises:
+        PolicySpecError: A text cannot be read.
+        ConfigError: Script and launcher name different policies, or the policy shards and cannot do what is asked for.
+    """
+    chosen = _chosen(given) if around is None or around.policy is None else _parsed(around.policy)
+    if place is not None and chosen.shards:
+        _check_sharded(chosen, late=place.late, saves=setting is not None)
+    if setting is None:
+        return chosen
+    setting.prepare()
+    return chosen if chosen.remembers else Interruptible(policy=chosen)
+
+
+def _chosen(given: Policy | str | None) -> Policy:
+    told = os.environ.get(POLICY_VARIABLE)
+    if given is None:
+        return parse_policy("adaptive" if told is None else told)
+    chosen = _parsed(given)
+    if told is not None and parse_policy(told) != chosen:
+        raise ConfigError(
+            f"the script says {chosen.spec}, and its launcher ({POLICY_VARIABLE}) says {told}; leave one of them out"
+        )
+    return chosen
+
+
+def _parsed(policy: Policy | str) -> Policy:
+    return parse_policy(policy) if isinstance(policy, str) else policy
+
+
+def _check_sharded(policy: Policy, *, late: bool, saves: bool) -> None:
+    if late:
+        raise ConfigError(
+            f"no worker can join {policy.spec} while it runs: each holds a part that was cut at the start"
+        )
+    if saves:
+        raise ConfigError(
+            f"{policy.spec} takes no checkpoints; save session.state_dict(), which is whole, and leave checkpoint out"
+        )
