@@ -2,9 +2,7 @@ import itertools
 
 import pytest
 
-from plesio.sim.kernel import Kernel
-from plesio_planning.studies import overlap
-from plesio_planning.studies.buckets import (
+from plesio.cost.buckets import (
     Bucketing,
     Layers,
     best_buckets,
@@ -14,6 +12,8 @@ from plesio_planning.studies.buckets import (
     caps_bytes,
     ddp_buckets,
 )
+from plesio.sim.kernel import Kernel
+from plesio_planning.studies import overlap
 
 UNEQUAL = Layers(
     seconds=(0.3, 0.1, 0.7, 0.2, 0.0, 0.5, 0.4, 0.1, 0.6), bytes=(9.0, 4.0, 1.0, 7.0, 30.0, 2.0, 2.0, 5.0, 11.0)

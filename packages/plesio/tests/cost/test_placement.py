@@ -11,6 +11,7 @@ from plesio.cost.collectives import (
     all_reduce_on,
     all_reduce_times_on,
     broadcast_on,
+    bucket_all_reduce_on,
     hierarchical_all_reduce_s,
     select_all_reduce_on,
 )
@@ -163,3 +164,31 @@ def test_broadcasts_side_by_side_share_an_uplink():
     three_more = [[1, 9], [2, 10], [3, 11]]
     both_s = cluster.nic.latency_s + cluster.uplink.latency_s + 4e9 / cluster.uplink.bytes_per_s
     assert broadcast_on(cluster, [0, 8], 1e9, beside=three_more) == pytest.approx(both_s)
+
+
+@given(num_ranks=st.integers(2, 40), num_bytes=st.floats(1, 1e9))
+def test_a_bucket_takes_what_the_busiest_rank_of_a_double_tree_sends_by_nccl_and_a_ring_by_gloo(
+    num_ranks: int, num_bytes: float
+):
+    nic = Link(latency_s=0.0, bytes_per_s=1e9)
+    by_nccl = replace(cluster_of(num_ranks, nic=nic), collectives="nccl")
+    tree_s = bucket_all_reduce_on(by_nccl, range(num_ranks), num_bytes)
+    assert tree_s == pytest.approx(min(2.0, num_ranks / 2) * num_bytes / 1e9)
+    by_gloo = replace(by_nccl, collectives="gloo")
+    assert bucket_all_reduce_on(by_gloo, range(num_ranks), num_bytes) == all_reduce_on(
+        by_gloo, range(num_ranks), num_bytes
+    )
+
+
+def test_a_bucket_within_a_host_goes_by_a_ring():
+    one = cluster_of(1, workers=8)
+    assert bucket_all_reduce_on(one, range(8), 1e8) == all_reduce_on(one, range(8), 1e8)
+
+
+@given(flows=st.integers(1, 500), more=st.integers(1, 500), megabits=st.floats(1, 1e5))
+def test_flows_that_time_out_never_make_a_link_faster(flows: int, more: int, megabits: float):
+    cluster = cluster_of(2, nic=Link(latency_s=0.0, bytes_per_s=megabits * 125e3))
+    ideal_s, some_s, most_s = (
+        all_reduce_on(replace(cluster, tcp_flows=number), range(2), 1e6) for number in (None, flows, flows + more)
+    )
+    assert ideal_s < some_s < most_s

@@ -25,11 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 from plesio.core.charts import Axis, Series
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import Within
+from plesio.cost.buckets import Layers, buckets_of_bytes, ddp_buckets
 from plesio.cost.collectives import ring_all_reduce_s
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import Times, ranks_on_hosts, timed
 from plesio_planning.measured.twin import Twin, beside, fit_text
-from plesio_planning.studies.buckets import Layers, buckets_of_bytes, ddp_buckets
 from plesio_planning.studies.measured import Measured
 
 __all__ = ["FOUND", "measure"]

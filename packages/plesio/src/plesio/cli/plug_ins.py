@@ -15,7 +15,7 @@ from plesio.core.errors import PlesioError
 
 __all__ = ["add_commands", "home_of", "plug_ins"]
 
-_PLANNING = ("bound", "bounds", "chapter", "estimate", "estimator", "statements", "studies", "study")
+_PLANNING = ("bound", "bounds", "chapter", "estimate", "estimator", "published", "statements", "studies", "study")
 
 
 def plug_ins(group: str) -> dict[str, EntryPoint]:

@@ -47,17 +47,20 @@ Examples:
   plesio lab validate --resume
   plesio lab validate --world testbed --out runs/testbed
   plesio lab validate estimator --out runs/estimator
+  plesio lab validate published
   plesio lab validate train.py --workers 2 --policies bsp,asp --seeds 0 -- --lr 0.1
 \b
-Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` takes seconds and runs nothing."""
+Takes about ten minutes with three seeds; let nothing else run meanwhile. `estimator` and
+`published` take seconds and run nothing."""
 
 
 def validate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="worlds|estimator|SCRIPT",
-            help="Which predictions: of the virtual world, of time and memory of a training step, or of a .py file.",
+            metavar="worlds|estimator|published|SCRIPT",
+            help="Which predictions: of the virtual world, of time and memory of a training step, of steps over shaped "
+            "links that others measured, or of a .py file.",
             show_default=False,
         ),
     ] = WORLDS,
@@ -99,6 +102,9 @@ def validate(
     estimator: step times and memory of language models on up to 16384 accelerators, beside what their authors reported
     and a constant utilisation, with every family of models and every program left out of the calibration in turn. It
     takes --out, --json and --overwrite, and no other option.
+
+    published: steps of DDP, local SGD and DiLoCo on four GPUs over links of 50 Mbit/s to 5 Gbit/s, beside what virtual
+    time charges for their exchanges; rows that nothing was fitted to come first. It takes the same options.
     """
     plugged = plug_ins("plesio.validations")
     script = Path(what) if what.endswith(".py") else None

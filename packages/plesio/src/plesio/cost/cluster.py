@@ -26,9 +26,9 @@ from typing import Annotated, Literal
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import reason_of
-from plesio.core.within import AT_LEAST_1, SIZE
+from plesio.core.within import AT_LEAST_1, SHARE, SIZE
 from plesio.cost.cluster_file import read_cluster_text
-from plesio.cost.link import Link
+from plesio.cost.link import Link, with_timeouts
 from plesio.cost.link_changes import LinkChange, LinkName
 from plesio.cost.named_clusters import CLUSTER_TEXTS
 
@@ -62,6 +62,11 @@ class Cluster:
         memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
         changes: Changes of links during a run, in the order of time.
         collectives: The library that carries collectives; None is what `library` says.
+        backward_share: Share of a step's time in which DDP sends its buckets while the rest is computed. Of an
+            accelerator's step the backward pass takes two thirds; 0 sends when all is computed, as where cores that
+            compute also send.
+        tcp_flows: TCP flows at a time between two hosts, where links are shaped and flows lose packets
+            (`plesio.cost.link.with_timeouts`); None loses nothing.
 
     >>> two = Cluster(name="two", hosts=2, workers_per_host=4, cores_per_host=4)
     >>> two.host_of(5), [link.name for link in two.path(0, 1)]
@@ -80,6 +85,8 @@ class Cluster:
     memory_bytes: Annotated[int, SIZE] | None = None
     changes: tuple[LinkChange, ...] = ()
     collectives: Collectives | None = None
+    backward_share: Annotated[float, SHARE] = 0.0
+    tcp_flows: Annotated[int, AT_LEAST_1] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, f"cluster {self.name}: ")
@@ -174,13 +181,20 @@ class Cluster:
         up, down = self.rack_of_host(source), self.rack_of_host(target)
         if source == target:
             return (_hop(f"local:{source}", self.link("local", source)),)
-        out = _hop(f"nic:{source}:out", self.link("nic", source))
-        into = _hop(f"nic:{target}:in", self.link("nic", target), latency_s=0.0)
+        out = _hop(f"nic:{source}:out", self._carries("nic", source))
+        into = _hop(f"nic:{target}:in", self._carries("nic", target), latency_s=0.0)
         if up == down:
             return (out, into)
-        leaving = _hop(f"uplink:{up}:up", self.link("uplink", up))
-        entering = _hop(f"uplink:{down}:down", self.link("uplink", down), latency_s=0.0)
+        leaving = _hop(f"uplink:{up}:up", self._carries("uplink", up))
+        entering = _hop(f"uplink:{down}:down", self._carries("uplink", down), latency_s=0.0)
         return (out, leaving, entering, into)
+
+    def _carries(self, name: LinkName, number: int) -> Link:
+        """Return a link with the bandwidth that its flows make of it."""
+        link = self.link(name, number)
+        if self.tcp_flows is None:
+            return link
+        return replace(link, bytes_per_s=with_timeouts(link.bytes_per_s, num_flows=self.tcp_flows))
 
     def link(self, name: LinkName, number: int, *, changes: tuple[LinkChange, ...] | None = None) -> Link:
         """Return the link of a host (local, nic) or a rack (uplink) at the beginning, with the changes at that moment.

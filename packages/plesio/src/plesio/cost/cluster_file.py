@@ -59,6 +59,8 @@ _CLUSTER: Keys = {
     "device": ("device", _text),
     "collectives": ("collectives", _text),
     "memory": ("memory_bytes", _quantity(parse_bytes, example="80 GiB")),
+    "backward_share": ("backward_share", _number),
+    "tcp_flows": ("tcp_flows", _whole),
 }
 _LINK: Keys = {
     "latency": ("latency_s", _quantity(parse_seconds, example="50 us")),

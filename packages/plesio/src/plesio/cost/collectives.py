@@ -26,7 +26,13 @@ from plesio.cost.all_reduce import (
 )
 from plesio.cost.hockney import check_message, check_ranks, levels, point_to_point_s
 from plesio.cost.link import Link
-from plesio.cost.placement import all_reduce_on, all_reduce_times_on, broadcast_on, select_all_reduce_on
+from plesio.cost.placement import (
+    all_reduce_on,
+    all_reduce_times_on,
+    broadcast_on,
+    bucket_all_reduce_on,
+    select_all_reduce_on,
+)
 from plesio.cost.selection import ALL_REDUCES, Choice, Crossover, all_reduce_crossovers, select_all_reduce
 
 __all__ = [
@@ -40,6 +46,7 @@ __all__ = [
     "all_to_all_s",
     "broadcast_on",
     "broadcast_s",
+    "bucket_all_reduce_on",
     "bus_bytes_per_s",
     "busiest_rank_bytes",
     "bytes_sent_per_rank",

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Link"]
+__all__ = ["Link", "with_timeouts"]
+
+_SEGMENT_BYTES = 1448
+_FEWEST_SEGMENTS = 4
+"""A flow with fewer in flight notices a loss by a timeout alone: it gets no three duplicate acknowledgements."""
+_TIMEOUT_S = 0.2
+"""The shortest of Linux."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +35,18 @@ class Link:
                 f"a link of {self.latency_s} s and {self.bytes_per_s} bytes per second is impossible; "
                 "write a latency of 0 or more and a bandwidth of more than 0"
             )
+
+
+def with_timeouts(bytes_per_s: float, *, num_flows: int) -> float:
+    """Return the bandwidth that ``num_flows`` TCP flows get of a shaped link, where the losers of packets time out.
+
+    ``B / (1 + 4 N M / (R B))`` for N flows of segments of M = 1448 bytes and a timeout R of 0.2 s. A flow's equal part
+    of a timeout's bytes is ``R B / N``, and one that is down to four segments cannot retransmit at once but waits for
+    the timeout (Morris 1997), so the smaller that part is, the more of the time flows wait. The form is
+    ours: it has the right limits, and one number to fit.
+
+    >>> round(with_timeouts(6.25e6, num_flows=64) / 6.25e6, 2), round(with_timeouts(625e6, num_flows=64) / 625e6, 3)
+    (0.77, 0.997)
+    """
+    least_bytes_per_s = _FEWEST_SEGMENTS * num_flows * _SEGMENT_BYTES / _TIMEOUT_S
+    return bytes_per_s / (1 + least_bytes_per_s / bytes_per_s)

@@ -19,6 +19,11 @@ _BAND = 0.10
 _BAND_POINTS = 3.0
 """The same where errors are counted in percentage points."""
 _COLUMNS = 2
+_OF_RUNS = (
+    "The virtual world's prediction of runs of real workers, which it knows by a calibration of the machine only, or "
+    "by a probe of the script. The baseline is a trivial model: steps take their time, exchanging takes none, and "
+    "every policy ends where bsp was measured to end."
+)
 _NOTHING = 1e-12
 """A difference of equal shares that rounding leaves is smaller."""
 
@@ -34,16 +39,13 @@ def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
     return Group(plain_table(rows, num_texts=num_texts), Text(), plain_table(summary_table(predictions)))
 
 
-def render_validation_page(predictions: Sequence[Prediction]) -> str:
+def render_validation_page(predictions: Sequence[Prediction], *, fact: str = _OF_RUNS) -> str:
+    """Render every row, their summary and their picture as one HTML document, with ``fact`` at its top."""
     summary, rows = summary_table(predictions), predictions_table(predictions)
     document = Document(
         title="Plesio: predicted and measured",
         heading="Predicted and measured",
-        facts=[
-            "The virtual world's prediction of runs of real workers, which it knows by a calibration of the machine "
-            "only, or by a probe of the script. The baseline is a trivial model: steps take their time, exchanging "
-            "takes none, and every policy ends where bsp was measured to end."
-        ],
+        facts=[fact],
         sections=[
             section(summary.title, summary, slug="summary"),
             pictures([predictions_chart(predictions)], title="Every run"),

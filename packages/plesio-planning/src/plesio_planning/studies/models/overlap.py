@@ -1,6 +1,6 @@
 """How much of a gradient's all-reduce can be hidden behind the backward pass, and in buckets of which size.
 
-The theory, which DDP's buckets rest on (Li et al. 2020, section 3.2), is in `studies.buckets`: layers become
+The theory, which DDP's buckets rest on (Li et al. 2020, section 3.2), is in `plesio.cost.buckets`: layers become
 ready one after another, buckets are all-reduced in that order on one stream, ``start_j = max(ready_j, free)``. Small
 buckets pay their latency often, large ones begin late; what is left when the backward pass ends is exposed. For equal
 layers with a ring of n ranks, buckets of k layers keep up with the backward pass if
@@ -24,9 +24,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from plesio.core.charts import Axis, Chart, LineChart, Table, Timeline, TimelineBar
 from plesio.core.units import counted, format_bandwidth, format_bytes, format_seconds
 from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SIZE, Within
-from plesio.cost.collectives import ALL_REDUCES
-from plesio.cost.link import Link
-from plesio_planning.studies.buckets import (
+from plesio.cost.buckets import (
     DDP_CAP_BYTES,
     AllReduce,
     Bucketing,
@@ -38,6 +36,8 @@ from plesio_planning.studies.buckets import (
     caps_bytes,
     ddp_buckets,
 )
+from plesio.cost.collectives import ALL_REDUCES
+from plesio.cost.link import Link
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 

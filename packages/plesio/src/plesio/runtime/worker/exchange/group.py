@@ -88,6 +88,10 @@ class Summing(Protocol):
 class Group(Summing, Protocol):
     """All ranks call the same operations in the same order, on tensors that are alike."""
 
+    def all_reduce_gradient(self, gradient: torch.Tensor) -> Work:
+        """Begin to overwrite the gradient of a step with the sum; a simulation takes as long for it as DDP does."""
+        ...
+
     @property
     def rack(self) -> int:
         """Number of the place of this rank: equal on ranks whose ways to each other are short."""
@@ -202,6 +206,9 @@ class TorchGroup:
         work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchWork(work, self)
+
+    def all_reduce_gradient(self, gradient: torch.Tensor) -> _TorchWork:
+        return self.all_reduce(gradient)
 
     def all_gather(self, tensor: torch.Tensor) -> _TorchGathering:
         self._enter()

@@ -48,6 +48,9 @@ class AwaitedGroup:
     def all_reduce(self, tensor: torch.Tensor) -> NoReturn:
         raise CutOffError("this worker has yet to join the others' group")
 
+    def all_reduce_gradient(self, gradient: torch.Tensor) -> NoReturn:
+        self.all_reduce(gradient)
+
     def all_gather(self, tensor: torch.Tensor) -> NoReturn:
         raise CutOffError("this worker has yet to join the others' group")
 

@@ -103,7 +103,7 @@ class ReducingExchange(SynchronousExchange):
         for dtype in dict.fromkeys(gradient.dtype for gradient in dense):
             alike = [gradient for gradient in dense if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in alike]).mul_(weight).div_(self._group.size)
-            self._group.all_reduce(flat).wait()
+            self._group.all_reduce_gradient(flat).wait()
             parts = torch.split(flat, [gradient.numel() for gradient in alike])
             for gradient, part in zip(alike, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))

@@ -9,7 +9,7 @@ from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.link_changes import seconds_through_changes
-from plesio.cost.placement import all_reduce_on, broadcast_on
+from plesio.cost.placement import all_reduce_on, broadcast_on, bucket_all_reduce_on
 from plesio.protocol.peers import server_identity
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.worker.meter import Meter
@@ -29,6 +29,10 @@ from plesio.sim.kernel import Kernel
 from plesio.sim.sharing import ProcessorSharing
 
 __all__ = ["Deployment"]
+
+
+_OnLinks = Callable[..., float]
+"""Seconds of a collective, as a function of `plesio.cost.placement`."""
 
 
 @dataclass(slots=True)
@@ -93,11 +97,11 @@ class Deployment:
             cluster, (seats, *beside_seats) = self._seated(ranks, *others)
 
             @cache
-            def all_reduce_s(num_bytes: int, since_s: float) -> float:
+            def all_reduce_s(num_bytes: int, since_s: float, *, on_links: _OnLinks = all_reduce_on) -> float:
                 measured_s = self.costs.all_reduce(num_bytes)
                 if measured_s is not None:
                     return measured_s
-                on_links_s = all_reduce_on(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
+                on_links_s = on_links(cluster.at(since_s), seats, num_bytes, beside=beside_seats)
                 return self.costs.collective_s + on_links_s
 
             @cache
@@ -109,6 +113,7 @@ class Deployment:
                 len(ranks),
                 scheduler=self.scheduler,
                 all_reduce_s=partial(self._while_links_change, all_reduce_s),
+                bucket_s=partial(self._while_links_change, partial(all_reduce_s, on_links=bucket_all_reduce_on)),
                 broadcast_s=partial(self._while_links_change, broadcast_s),
                 # a ring all-reduce is a reduce-scatter and an all-gather, as long as each other (Thakur et al. 2005)
                 all_gather_s=partial(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from plesio.cost.buckets import ddp_exposed_s
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
@@ -29,6 +30,7 @@ class Meeting:
 
     Args:
         all_reduce_s: Seconds of an all-reduce of so many bytes that begins at a moment, when all have come.
+        bucket_s: The same for one of DDP's buckets.
         broadcast_s: The same for a broadcast.
         all_gather_s: The same for an all-gather, of so many bytes in all.
     """
@@ -39,12 +41,14 @@ class Meeting:
         *,
         scheduler: Scheduler,
         all_reduce_s: Callable[[int, float], float],
+        bucket_s: Callable[[int, float], float],
         broadcast_s: Callable[[int, float], float],
         all_gather_s: Callable[[int, float], float],
     ) -> None:
         self.size = size
         self.scheduler = scheduler
         self.all_reduce_s = all_reduce_s
+        self.bucket_s = bucket_s
         self.broadcast_s = broadcast_s
         self.all_gather_s = all_gather_s
         self.broken = False
@@ -131,6 +135,7 @@ class VirtualGroup:
 
     Args:
         count_bytes: Called with the payload of each collective that begins.
+        backward_s: Returns the seconds of this rank's latest backward pass in which DDP sends.
         rack: Number of the rank's rack.
         part: Makes groups of some of the ranks.
     """
@@ -142,6 +147,7 @@ class VirtualGroup:
         meeting: Meeting,
         turn: ThreadTurn,
         count_bytes: Callable[[str, int], None],
+        backward_s: Callable[[], float],
         rack: int,
         part: _PartMaker,
     ) -> None:
@@ -151,6 +157,7 @@ class VirtualGroup:
         self._meeting = meeting
         self._turn = turn
         self._count_bytes = count_bytes
+        self._backward_s = backward_s
         self._part = part
         self._parts: dict[tuple[tuple[int, ...], ...], VirtualGroup | None] = {}
         self._num_collectives = 0
@@ -167,6 +174,16 @@ class VirtualGroup:
         num_bytes = tensor.numel() * tensor.element_size()
         self._count_bytes("all_reduce", num_bytes)
         return self._begin(tensor, duration_s=partial(self._meeting.all_reduce_s, num_bytes), result=_sum)
+
+    def all_reduce_gradient(self, gradient: torch.Tensor) -> _Pending:
+        """Begin to overwrite ``gradient`` with the sum over the ranks, in DDP's buckets behind the backward pass."""
+        num_bytes = gradient.numel() * gradient.element_size()
+        self._count_bytes("all_reduce", num_bytes)
+        return self._begin(
+            gradient,
+            duration_s=partial(_ddp_s, num_bytes, backward_s=self._backward_s(), bucket_s=self._meeting.bucket_s),
+            result=_sum,
+        )
 
     def all_gather(self, tensor: torch.Tensor) -> _Gathering:
         num_bytes = self.size * tensor.numel() * tensor.element_size()
@@ -204,6 +221,14 @@ class VirtualGroup:
         at_s = self._meeting.scheduler.now_s(self._turn)
         operation = self._meeting.come(number, self.rank, tensor, at_s=at_s, duration_s=duration_s, result=result)
         return _Pending(self._meeting, operation, self._turn, began_s=at_s)
+
+
+def _ddp_s(num_bytes: int, since_s: float, *, backward_s: float, bucket_s: Callable[[int, float], float]) -> float:
+    """Return the seconds from the end of a backward pass, at ``since_s``, until all buckets are added up.
+
+    All have the links of that moment; the rank that comes last says how long the backward pass was.
+    """
+    return ddp_exposed_s(num_bytes, backward_s=backward_s, all_reduce_s=lambda size: bucket_s(round(size), since_s))
 
 
 def _copy_from(source: int, tensors: dict[int, torch.Tensor]) -> None:

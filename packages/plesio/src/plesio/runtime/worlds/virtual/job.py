@@ -46,6 +46,12 @@ class VirtualClock:
         self._deployment = deployment
         self._turn = turn
         self._host = host
+        self._computed_s = 0.0
+
+    @property
+    def backward_s(self) -> float:
+        """Seconds of the latest step's backward pass in which DDP sends."""
+        return self._deployment.cluster.backward_share * self._computed_s
 
     def now_s(self) -> float:
         return self._deployment.scheduler.now_s(self._turn)
@@ -64,12 +70,13 @@ class VirtualClock:
 
         Then wind it up.
         """
-        costs = self._deployment.costs
+        costs, began_s = self._deployment.costs, self.now_s()
         if costs.cores is None:
             self.sleep_s(max(deadline_s - self.now_s(), share * costs.gradient_s))
         else:
             self._deployment.work(self._turn, host=self._host, work_s=share * costs.gradient_s)
             self.sleep_s(deadline_s - self.now_s())
+        self._computed_s = self.now_s() - began_s
         self._deployment.work(self._turn, host=self._host, work_s=share * costs.step_s)
 
 
@@ -180,7 +187,8 @@ class VirtualJob:
         self._turn = turn
         self._host = deployment.host_of(place.rank)
         self.rack = deployment.cluster.rack_of_host(self._host)
-        self.clock: Clock = VirtualClock(deployment, turn, host=self._host)
+        self._computing = VirtualClock(deployment, turn, host=self._host)
+        self.clock: Clock = self._computing
         self._lines: list[WorkerLine] = []
         self._pulse: _Pulse | None = None
         self._group: VirtualGroup | None = None
@@ -225,6 +233,7 @@ class VirtualJob:
             meeting=self._deployment.meeting(ranks, beside=beside, generation=self._generation),
             turn=self._turn,
             count_bytes=partial(self._count, ranks),
+            backward_s=lambda: self._computing.backward_s,
             rack=self.rack,
             part=lambda part, beside: self._group_of(
                 [ranks[rank] for rank in part], [[ranks[rank] for rank in other] for other in beside]

@@ -10,6 +10,8 @@ To end earlier never makes a later bucket end later. So the best way to put the 
 made of best ways for fewer layers, ``f(i) = min over k < i of max(ready_i, f(k)) + T(bytes k to i)``: dynamic
 programming over all 2^(L-1) ways in L² steps.
 
+Where only the size of a gradient is known, `ddp_exposed_s` has it become ready evenly over the backward pass.
+
 `buckets_of_bytes` fills as PyTorch does: a bucket is closed when it has reached its limit, so it may be one layer
 larger. Two limits fill alike if no sum of consecutive layers is between them: those sums are all that one has to try.
 """
@@ -32,6 +34,7 @@ __all__ = [
     "buckets_of_layers",
     "caps_bytes",
     "ddp_buckets",
+    "ddp_exposed_s",
 ]
 
 AllReduce = Callable[[float], float]
@@ -143,6 +146,22 @@ def buckets_of_bytes(
 def ddp_buckets(layers: Layers, all_reduce_s: AllReduce) -> Bucketing:
     """Return buckets as PyTorch's DistributedDataParallel fills them by default: the first 1 MiB, the others 25 MiB."""
     return buckets_of_bytes(layers, DDP_CAP_BYTES, all_reduce_s, first_cap_bytes=_DDP_FIRST_CAP_BYTES)
+
+
+def ddp_exposed_s(num_bytes: float, *, backward_s: float, all_reduce_s: AllReduce) -> float:
+    """Return the seconds from the end of a backward pass until DDP has added up a gradient of ``num_bytes``.
+
+    It becomes ready evenly over the ``backward_s`` of the pass, in parts of the size of DDP's first bucket.
+
+    >>> round(ddp_exposed_s(10 * 2**20, backward_s=0.0, all_reduce_s=lambda num_bytes: 0.1 + num_bytes / 2**20), 1)
+    10.2
+    >>> round(ddp_exposed_s(10 * 2**20, backward_s=5.0, all_reduce_s=lambda num_bytes: num_bytes / 2**20), 1)
+    9.0
+    """
+    whole, rest = divmod(num_bytes, _DDP_FIRST_CAP_BYTES)
+    parts = (*((_DDP_FIRST_CAP_BYTES,) * int(whole)), *((rest,) if rest or not whole else ()))
+    seconds = tuple(backward_s * part / num_bytes if num_bytes else 0.0 for part in parts)
+    return ddp_buckets(Layers(seconds=seconds, bytes=parts), all_reduce_s).exposed_s
 
 
 def best_buckets(layers: Layers, all_reduce_s: AllReduce) -> Bucketing:
