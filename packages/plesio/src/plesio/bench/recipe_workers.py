@@ -104,7 +104,7 @@ class FailuresSection(RecipeSection):
 
 
 def _cluster(value: object, info: ValidationInfo) -> object:
-    if isinstance(value, Cluster):
+    if isinstance(value, Cluster) or info.mode == "json":
         return value
     if not isinstance(value, str):
         raise ValueError('write the name of a cluster or of its file in quotes, as in "16x1gbe"')

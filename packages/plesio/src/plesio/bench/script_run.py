@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import WorkersSection
 from plesio.core.errors import ConfigError
+from plesio.core.files import check_script
 from plesio.core.results import RunResult
 from plesio.policies.grid import is_grid
 from plesio.runtime.worker.job_handle import Chosen
@@ -54,6 +57,14 @@ class ScriptRun:
             folder=assignment.folder,
             workers=recipe.workers,
         )
+
+    def to_json(self) -> str:
+        """Write the run as JSON, for a process of its own; `from_json` reads it."""
+        return TypeAdapter(ScriptRun).dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "ScriptRun":
+        return TypeAdapter(ScriptRun).validate_json(text, strict=False, context={"folder": Path()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +192,7 @@ def compiled(script: Path) -> types.CodeType:
     Raises:
         ConfigError: There is none, or it is no Python.
     """
-    if not script.is_file():
-        raise ConfigError(f"there is no script {script}" + (": it is a folder" if script.is_dir() else ""))
+    check_script(script)
     try:
         return compile(script.read_bytes(), str(script), "exec")
     except SyntaxError as error:

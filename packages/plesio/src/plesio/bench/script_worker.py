@@ -1,12 +1,10 @@
 """A worker of a comparison's script, as a program: ``python -m plesio.bench.script_worker RUN SCRIPT ARGUMENTS``.
 
-The script runs as it does by itself, but its random numbers are seeded by the run before it begins, and sessions that
-it joins have the run's policy, traces and step times.
+``RUN`` is a `ScriptRun` in JSON. The script runs as it does by itself, but its random numbers are seeded by the run
+before it begins, and sessions that it joins have the run's policy, traces and step times.
 """
 
-import base64
 import os
-import pickle
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -22,11 +20,11 @@ __all__ = ["front_of"]
 
 def front_of(run: ScriptRun) -> tuple[str, ...]:
     """Return Python's arguments in front of the script's name that have it run so."""
-    return ("-m", "plesio.bench.script_worker", base64.b64encode(pickle.dumps(run)).decode())
+    return ("-m", "plesio.bench.script_worker", run.to_json())
 
 
 def main() -> None:
-    run: ScriptRun = pickle.loads(base64.b64decode(sys.argv[1]))
+    run = ScriptRun.from_json(sys.argv[1])
     script, arguments, rank = Path(sys.argv[2]), sys.argv[3:], int(os.environ["RANK"])
     code, module = compiled(script), main_of(script)
     around = Ambient(

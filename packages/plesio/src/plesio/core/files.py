@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["make_writable", "read_text", "reason_of", "write_whole"]
+__all__ = ["check_script", "make_writable", "read_text", "reason_of", "write_whole"]
 
 
 def reason_of(error: Exception) -> str:
@@ -17,6 +17,12 @@ def reason_of(error: Exception) -> str:
     ('No such file or directory', 'it ends early')
     """
     return getattr(error, "strerror", None) or str(error)
+
+
+def check_script(path: Path) -> None:
+    """Raise `ConfigError` if there is no script at ``path``."""
+    if not path.is_file():
+        raise ConfigError(f"there is no script {path}" + (": it is a folder" if path.is_dir() else ""))
 
 
 def read_text(path: Path, what: str) -> str:
