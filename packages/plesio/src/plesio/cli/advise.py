@@ -18,7 +18,7 @@ from plesio.cli.simulate import options_table, refuse_for_script
 from plesio.cli.step_times import slow_table, step_time_table
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
-from plesio.core.files import write_whole
+from plesio.core.files import check_script, write_whole
 from plesio.core.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
@@ -243,8 +243,7 @@ class _Case:
         from plesio.bench.simulate import VirtualScript
 
         script = Path(self._what)
-        if not script.is_file():
-            raise ConfigError(f"there is no script {script}")
+        check_script(script)
         probed = probe_script(script, self._args, count=self._workers["count"])
         self._time(probed)
         section = make_workers(self._workers, folder=Path.cwd(), where="plesio advise")

@@ -1,5 +1,6 @@
 """`plesio launch`: a training script on a cluster's nodes, by the cluster's own system."""
 
+import inspect
 import json
 import os
 import re
@@ -7,7 +8,8 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ import typer
 
 from plesio.cli.cluster_jobs import ClusterJob, job_set, secret_of, slurm_script, torchx_component
 from plesio.core.errors import ConfigError
+from plesio.core.files import check_script
 
 __all__ = ["EXAMPLES", "app"]
 
@@ -26,9 +29,9 @@ Examples:
 \b
 --print shows what would be submitted. Options of plesio come before the script; what follows it is its own."""
 
-_WORDS = {"allow_interspersed_args": False}
-
-Script = Annotated[str, typer.Argument(help="The Python file to run.", show_default=False)]
+Script = Annotated[
+    str, typer.Argument(help="The Python file to run; in Kubernetes, that in the image.", show_default=False)
+]
 Arguments = Annotated[list[str] | None, typer.Argument(help="Its arguments.")]
 Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Hosts.")]
 WorkersPerNode = Annotated[int, typer.Option("--workers-per-node", metavar="N", min=1, help="Workers on each of them.")]
@@ -60,13 +63,28 @@ app = typer.Typer(
 )
 
 
-@app.command(
-    "slurm",
-    context_settings=_WORDS,
-    epilog="\b\nExamples:\n  plesio launch slurm --nodes 2 --workers-per-node 4 --time 12:00:00 train.py"
-    "\n  plesio launch slurm --nodes 2 --policy ssp:4 --print train.py --lr 0.1 > train.sbatch",
-)
-def slurm(
+def _command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a function a command of its name, with its own options and those of `_job`, which gives it the job."""
+
+    def register(act: Callable[..., int]) -> Callable[..., int]:
+        common = inspect.signature(_job).parameters
+        _, *own = inspect.signature(act).parameters.values()
+
+        def run(**given: Any) -> int:
+            return act(_job(**{name: given.pop(name) for name in common}), **given)
+
+        run.__doc__ = act.__doc__
+        run.__signature__ = inspect.Signature([*common.values(), *own])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*common.values(), *own)}
+        epilog = "\n  ".join(["\b\nExamples:", *examples])
+        app.command(act.__name__, epilog=epilog, context_settings={"allow_interspersed_args": False})(run)
+        return act
+
+    return register
+
+
+def _job(
+    *,
     script: Script,
     args: Arguments = None,
     nodes: Nodes = 1,
@@ -78,6 +96,29 @@ def slurm(
     memory: Memory = 4,
     checkpoint: Checkpoint = None,
     every: Every = None,
+) -> ClusterJob:
+    """Make the job of the options that all commands have."""
+    usual = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
+    return ClusterJob(
+        script=script,
+        args=tuple(args or ()),
+        name=usual if name is None else name,
+        nodes=nodes,
+        workers_per_node=workers_per_node,
+        cpus=cpus,
+        gpus=gpus,
+        memory_gb=memory,
+        variables={"OMP_NUM_THREADS": str(cpus), **_variables(policy, checkpoint, every)},
+    )
+
+
+@_command(
+    "plesio launch slurm --nodes 2 --workers-per-node 4 --time 12:00:00 train.py",
+    "plesio launch slurm --nodes 2 --policy ssp:4 --print train.py --lr 0.1 > train.sbatch",
+)
+def slurm(
+    job: ClusterJob,
+    *,
     time: Annotated[str, typer.Option("--time", metavar="TIME", help="Limit, as sbatch takes it.")] = "01:00:00",
     partition: Annotated[str | None, typer.Option("--partition", help="[default: the cluster's]")] = None,
     print_only: Print = False,
@@ -89,34 +130,24 @@ def slurm(
     """
     if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", time):
         raise ConfigError(f'--time "{time}": write it as sbatch takes it, such as 90 (minutes), 12:00:00 or 2-00:00:00')
-    folder = None if checkpoint is None else str(Path(checkpoint).absolute())
-    job = _job(
-        _existing(script), args, nodes, workers_per_node, name, (cpus, gpus, memory), _variables(policy, folder, every)
-    )
+    from plesio.runtime.checkpoints.setting import VARIABLE
+
+    check_script(Path(job.script))
+    folder = {name: str(Path(text).absolute()) for name, text in job.variables.items() if name == VARIABLE}
+    job = replace(job, variables={**job.variables, **folder})
     text = slurm_script(job, time=time, partition=partition)
     return _shown(text) if print_only else _submitted(["sbatch"], text)
 
 
-@app.command(
-    "k8s",
-    context_settings=_WORDS,
-    epilog="\b\nExamples:\n  plesio launch k8s --nodes 2 --workers-per-node 4 --image registry.example/train:1 train.py"
-    "\n  plesio launch k8s --nodes 2 --image registry.example/train:1 --volume runs:/runs --checkpoint /runs/digits"
+@_command(
+    "plesio launch k8s --nodes 2 --workers-per-node 4 --image registry.example/train:1 train.py",
+    "plesio launch k8s --nodes 2 --image registry.example/train:1 --volume runs:/runs --checkpoint /runs/digits"
     " --restarts 3 train.py",
 )
 def k8s(
-    script: Annotated[str, typer.Argument(help="The Python file to run, in the image.", show_default=False)],
+    job: ClusterJob,
+    *,
     image: Annotated[str, typer.Option("--image", help="Container image with Plesio and the script.")],
-    args: Arguments = None,
-    nodes: Nodes = 1,
-    workers_per_node: WorkersPerNode = 1,
-    policy: Policy = None,
-    name: Name = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    memory: Memory = 4,
-    checkpoint: Checkpoint = None,
-    every: Every = None,
     restarts: Restarts = 0,
     volume: Annotated[
         str | None, typer.Option("--volume", metavar="CLAIM:PATH", help="A claim of a volume, and where pods see it.")
@@ -130,12 +161,14 @@ def k8s(
     with it. --print shows the JobSet, in JSON, without that. When a pod fails JobSet ends all, and starts them again
     with --restarts; the run goes on from --checkpoint.
     """
-    if checkpoint is not None and not checkpoint.startswith("/"):
+    from plesio.runtime.checkpoints.setting import VARIABLE
+
+    checkpoint = job.variables.get(VARIABLE, "/")
+    if not checkpoint.startswith("/"):
         raise ConfigError(f'--checkpoint "{checkpoint}": write an absolute path, of a --volume that all pods see')
     claim = None if volume is None else re.fullmatch(r"([^:]+):(/.*)", volume)
     if volume is not None and claim is None:
         raise ConfigError(f'--volume "{volume}": write CLAIM:PATH, as in runs:/runs')
-    job = _job(script, args, nodes, workers_per_node, name, (cpus, gpus, memory), _variables(policy, checkpoint, every))
     mounted = None if claim is None else (claim[1], claim[2])
     manifest = job_set(job, image=image, namespace=namespace, restarts=restarts, volume=mounted)
     if print_only:
@@ -145,24 +178,13 @@ def k8s(
     return _submitted(["kubectl", "apply", "-f", "-"], json.dumps(both))
 
 
-@app.command(
-    "torchx",
-    context_settings=_WORDS,
-    epilog="\b\nExamples:\n  plesio launch torchx --workers-per-node 4 train.py"
-    "\n  plesio launch torchx --nodes 2 --scheduler slurm --print train.py > train_torchx.py",
+@_command(
+    "plesio launch torchx --workers-per-node 4 train.py",
+    "plesio launch torchx --nodes 2 --scheduler slurm --print train.py > train_torchx.py",
 )
 def torchx(
-    script: Script,
-    args: Arguments = None,
-    nodes: Nodes = 1,
-    workers_per_node: WorkersPerNode = 1,
-    policy: Policy = None,
-    name: Name = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    memory: Memory = 4,
-    checkpoint: Checkpoint = None,
-    every: Every = None,
+    job: ClusterJob,
+    *,
     restarts: Restarts = 0,
     scheduler: Annotated[str, typer.Option("--scheduler", help="One of TorchX's.")] = "local_cwd",
     image: Annotated[str | None, typer.Option("--image", help="Container image. [default: TorchX's]")] = None,
@@ -173,8 +195,7 @@ def torchx(
     The component makes the job's secret when it is submitted. TorchX hands it over as a variable, so whoever may read
     the job's definition sees it.
     """
-    variables = _variables(policy, checkpoint, every)
-    job = _job(_existing(script), args, nodes, workers_per_node, name, (cpus, gpus, memory), variables)
+    check_script(Path(job.script))
     text = torchx_component(job, image=image, restarts=restarts)
     if print_only:
         return _shown(text)
@@ -182,36 +203,6 @@ def torchx(
         component = Path(folder) / "component.py"
         component.write_text(text, encoding="utf-8")
         return _submitted(["torchx", "run", "-s", scheduler, f"{component}:train"])
-
-
-def _job(
-    script: str,
-    args: Sequence[str] | None,
-    nodes: int,
-    workers_per_node: int,
-    name: str | None,
-    needs: tuple[int, int, int],
-    variables: dict[str, str],
-) -> ClusterJob:
-    cpus, gpus, memory_gb = needs
-    usual = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
-    return ClusterJob(
-        script=script,
-        args=tuple(args or ()),
-        name=usual if name is None else name,
-        nodes=nodes,
-        workers_per_node=workers_per_node,
-        cpus=cpus,
-        gpus=gpus,
-        memory_gb=memory_gb,
-        variables={"OMP_NUM_THREADS": str(cpus), **variables},
-    )
-
-
-def _existing(script: str) -> str:
-    if not Path(script).is_file():
-        raise ConfigError(f"there is no script {script}" + (": it is a folder" if Path(script).is_dir() else ""))
-    return script
 
 
 def _variables(policy: str | None, checkpoint: str | None, every: str | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, Ta
 from plesio.cli.output_files import check_output_file, prepare_folder, unused_folder
 from plesio.cli.step_times import STEP_TIME, Table, pairs_table, parsed_time, slow_table, step_time_table
 from plesio.core.errors import ConfigError
+from plesio.core.files import check_script
 
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
@@ -259,8 +260,7 @@ def _simulate_script(
     from plesio.core.results import write_results
     from plesio.policies.grid import GridSetting, is_grid
 
-    if not script.is_file():
-        raise ConfigError(f"there is no script {script}")
+    check_script(script)
     section = make_workers(workers, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
     if is_grid(policy):
         section.check_joins_of(GridSetting.parse(policy))

@@ -11,6 +11,7 @@ from plesio.cli.options import Json, Overwrite
 from plesio.cli.output_files import check_output_file, write_json
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
+from plesio.core.files import check_script
 
 if TYPE_CHECKING:
     from plesio.testbed.testbed import TestbedRecord
@@ -124,8 +125,7 @@ def run(
         raise ConfigError(f"where to run? write --cluster NAME, or --on NAME of a testbed that is there{late}")
     if workers is not None and workers < 1:
         raise ConfigError(f"--workers {workers}: write 1 or more")
-    if not script.is_file():
-        raise ConfigError(f"there is no script {script}")
+    check_script(script)
     # before torch is imported, which warns of the hosts' addresses
     prepare_for_hosts()
     from plesio.runtime.launcher import launch

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, DataError, TransportError
+from plesio.core.files import check_script
 from plesio.core.units import format_seconds
 from plesio.policies import parse_policy
 from plesio.policies.grid import GridSetting
@@ -156,8 +157,7 @@ def launch(
             another job takes some in that folder.
         TransportError: The port is taken, or there is no job at ``join``.
     """
-    if not script.is_file():
-        raise ConfigError(f"there is no script {script}" + (": it is a folder" if script.is_dir() else ""))
+    check_script(script)
     if num_workers is not None and num_workers < 1:
         raise ConfigError(f"--workers {num_workers}: write 1 or more")
     if num_workers is not None and num_workers > _MOST_WORKERS:
