@@ -40,6 +40,14 @@ def leaves(command: Any, path: str = "", context: Any = None) -> Iterator[tuple[
         yield path, {name for parameter in command.get_params(context) for name in parameter.opts}
 
 
+def groups(command: Any, path: str = "", context: Any = None) -> Iterator[str]:
+    """Yield each group of commands."""
+    if hasattr(command, "list_commands"):
+        yield path
+        for name in command.list_commands(context):
+            yield from groups(command.get_command(context, name), f"{path} {name}".strip(), context)
+
+
 OPTIONS = dict(leaves(typer.main.get_command(app)))
 
 
@@ -50,6 +58,15 @@ def test_a_command_that_prints_a_table_has_json():
 def test_a_command_that_writes_what_it_found_overwrites_it_only_when_asked():
     writing = {path for path, options in OPTIONS.items() if options & {"--json", "--out"}}
     assert {path for path in writing if "--overwrite" not in OPTIONS[path]} == set()
+
+
+@pytest.mark.parametrize("group", [*groups(typer.main.get_command(app))])
+def test_a_group_by_itself_is_its_help_or_what_it_lists(group: str, capsys: pytest.CaptureFixture[str]):
+    assert invoke(group.split()) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert invoke([*group.split(), "--help"]) == 0
+    assert group == "list" or told == capsys.readouterr()
 
 
 @pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())

@@ -1,6 +1,7 @@
 """No command replaces what is there, unless it is told to."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,22 @@ def test_what_is_there_is_replaced_only_when_asked(
     assert Path(written).read_text() == "mine"
     assert invoke([*line.split(), "--overwrite"]) == 0
     assert Path(written).read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("list", "--json"),
+        ("list policies", "--json"),
+        ("checkpoint show .", "--json"),
+        ("report .", "--page or --json"),
+        ("bound checkpoint-interval", "--out or --json"),
+        ("study collectives", "--out or --json"),
+        ("lab probe --workers 2", "--out or --page or --json"),
+    ],
+)
+def test_where_no_file_is_asked_for_there_is_none_to_overwrite(line: str, options: str, refused: Callable[[str], str]):
+    assert f"--overwrite replaces what {options} names: write that too" in refused(f"{line} --overwrite")
 
 
 def test_a_simulation_without_a_folder_has_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

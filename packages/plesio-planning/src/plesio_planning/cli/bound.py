@@ -10,7 +10,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Json, Out, Overwrite
-from plesio.cli.output_files import check_output_file, prepare_pages, write_json
+from plesio.cli.output_files import prepare_pages, write_json
 from plesio.cli.terminal import show
 from plesio_planning.cli.theory import add_kinds
 
@@ -63,8 +63,7 @@ def _command(theorem: "Theorem") -> Any:
         from plesio_planning.report.bound import bound_values, render_bound, write_bound
 
         bound = theorem.evaluate(**given)
-        check_output_file("--json", json_file, overwrite=overwrite)
-        prepare_pages(out, f"{theorem.name}.html", overwrite=overwrite)
+        prepare_pages(out, f"{theorem.name}.html", json_file=json_file, overwrite=overwrite)
         show(render_bound(theorem, bound))
         asked = {**{one.name: one.default for one in inputs}, **given}
         if out is not None:

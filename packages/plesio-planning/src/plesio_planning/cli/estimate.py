@@ -14,7 +14,7 @@ import typer
 
 from plesio.cli.function_options import DerivedCommand, command_of
 from plesio.cli.options import Json, Out, Overwrite
-from plesio.cli.output_files import check_output_file, prepare_pages, write_json
+from plesio.cli.output_files import prepare_pages, write_json
 from plesio.cli.terminal import show
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def estimate() -> Any:
     from plesio_planning.estimate.estimate import estimate as answer
 
     def evaluate(given: dict[str, Any], out: Path | None, json_file: Path | None, overwrite: bool) -> None:
-        check_output_file("--json", json_file, overwrite=overwrite)
-        prepare_pages(out, "estimate.html", overwrite=overwrite)
+        prepare_pages(out, "estimate.html", json_file=json_file, overwrite=overwrite)
         with _progress() as on_progress:
             found = answer(on_progress, **given)
         _show(found, out=out, json_file=json_file)

@@ -14,7 +14,7 @@ import typer
 from plesio.cli.function_options import command_of
 from plesio.cli.listing import add_kind, tell
 from plesio.cli.options import Json, Out, Overwrite
-from plesio.cli.output_files import check_output_file, prepare_pages, write_json
+from plesio.cli.output_files import prepare_pages, write_json
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
@@ -105,7 +105,7 @@ def ask_all(
     from plesio_planning.report.study import render_index_page, write_study
     from plesio_planning.studies import STUDIES
 
-    prepare_pages(out, "index.html", *(f"{study.name}.html" for study in STUDIES), overwrite=overwrite)
+    prepare_pages(out, "index.html", *(f"{study.name}.html" for study in STUDIES), json_file=None, overwrite=overwrite)
     answers = []
     for study in track(STUDIES, description="asking", transient=True, disable=not sys.stderr.isatty()):
         began_s = time.perf_counter()
@@ -132,8 +132,7 @@ def _command(study: "Study") -> Any:
             _check_alone(out=out, json_file=json_file, measure=measure)
             _quiz(study.ask(**inputs))
             return
-        check_output_file("--json", json_file, overwrite=overwrite)
-        prepare_pages(out, f"{study.name}.html", overwrite=overwrite)  # before anything is measured
+        prepare_pages(out, f"{study.name}.html", json_file=json_file, overwrite=overwrite)
         _show(study.ask(**inputs), measured=_measure(study, inputs) if measure else None, out=out, json_file=json_file)
 
     more: dict[str, tuple[Any, Any]] = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from plesio.cli.output_files import check_output_file, prepare_pages, write_json
+from plesio.cli.output_files import prepare_pages, write_json
 from plesio.cli.terminal import show
 from plesio.cli.validate import PAGE
 from plesio.core.files import write_whole
@@ -28,8 +28,7 @@ def validate_estimator(json_file: Path | None, *, out: Path | None, overwrite: b
     from plesio_planning.estimate import validate_estimator as validation_of
     from plesio_planning.report.estimator_validation import render_estimator, render_estimator_page
 
-    check_output_file("--json", json_file, overwrite=overwrite)
-    prepare_pages(out, PAGE, overwrite=overwrite)
+    prepare_pages(out, PAGE, json_file=json_file, overwrite=overwrite)
     validation = validation_of()
     show(render_estimator(validation))
     if out is not None:

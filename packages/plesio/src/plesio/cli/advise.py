@@ -13,7 +13,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, TaskOption
-from plesio.cli.output_files import check_output_file, prepare_pages, write_json
+from plesio.cli.output_files import prepare_pages, write_json
 from plesio.cli.simulate import options_table, refuse_for_script
 from plesio.cli.step_times import slow_table, step_time_table
 from plesio.cli.terminal import show
@@ -125,7 +125,6 @@ def _advise(
     overwrite: bool,
     json_file: Path | None,
 ) -> int:
-    check_output_file("--json", json_file, overwrite=overwrite)
     measure_s = _positive("--measure", measure)
     if tolerance < 0:
         raise ConfigError(f"--tolerance {tolerance:g}: write 0 or more points")
@@ -152,7 +151,7 @@ def _advise(
     if "step_time" in given:
         workers["step_time"] = step_time_table(given["step_time"])
     case = _Case(what=what, args=args or [], workers=workers, given=given, calibration=measured, measure_s=measure_s)
-    prepare_pages(out, PAGE, RECIPE, overwrite=overwrite)
+    prepare_pages(out, PAGE, RECIPE, json_file=json_file, overwrite=overwrite)
     # the probe runs first, as the question needs the model's sizes
     with _progress(measure_s) as on_run:
         rehearsal, probed = case.script() if is_script else case.task(options_table(option or ()))

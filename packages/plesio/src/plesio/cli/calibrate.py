@@ -9,7 +9,7 @@ import typer
 from plesio.cli.compare import warn_of_code
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Json, Overwrite
-from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import console
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable, write_whole
@@ -101,8 +101,7 @@ def _calibrate(
         out = Path("calibration.json")
     if out is not None:
         make_writable(out.parent, "what is found")
-    check_output_file("--out", out, overwrite=overwrite)
-    check_output_file("--json", json_file, overwrite=overwrite)
+    check_output_files({"--out": out, "--json": json_file}, overwrite=overwrite)
     if nccl_tests is not None:
         return _show_nccl_tests(nccl_tests, json_file=json_file)
     if kineto is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.options import Json, Overwrite
-from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.output_files import check_output_file, check_output_files, write_json
 from plesio.cli.terminal import show as show_found
 from plesio.core.errors import DataError
 
@@ -57,7 +57,7 @@ def show(
     One that was never finished, or whose files are missing or of another length, is named as such; `verify` reads
     every byte.
     """
-    check_output_file("--json", json_file, overwrite=overwrite)
+    check_output_files({"--json": json_file}, overwrite=overwrite)
 
     from plesio.report.charts.terminal import plain_table
     from plesio.runtime.checkpoints.catalogue import catalogue

@@ -84,15 +84,13 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def _plesio(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    pass
 
 
 def invoke(args: Sequence[str]) -> int:
@@ -107,6 +105,10 @@ def invoke(args: Sequence[str]) -> int:
     except PlesioError as error:
         _complain(str(error))
     except _UsageError as error:
+        group = getattr(error, "ctx", None)
+        if group is not None and error.format_message() == "Missing command.":  # type: ignore[attr-defined]
+            typer.echo(group.get_help())
+            return 0
         words = args[1:] if args[:1] == ["list"] else args
         _complain(home_of(next(iter(words), "")) or _usage(error))
     except (KeyboardInterrupt, typer.Abort):

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from plesio.cli.options import Json, Overwrite
-from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import columns
 
 __all__ = ["Lists", "add_kind", "app", "tell"]
@@ -33,7 +33,7 @@ def add_kind(name: str, command: Callable[..., None], *, count: Callable[[], int
 
 def tell(lists: Lists, *, values: object = None, json_file: Path | None, overwrite: bool) -> None:
     """Print lists, with their titles where there are several; ``--json`` gets ``values``, or else the lists."""
-    check_output_file("--json", json_file, overwrite=overwrite)
+    check_output_files({"--json": json_file}, overwrite=overwrite)
     titled = len(lists) > 1
     for place, (title, lines) in enumerate(lists.items()):
         if titled:

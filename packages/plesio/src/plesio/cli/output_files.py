@@ -3,7 +3,7 @@
 import itertools
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -11,7 +11,15 @@ import typer
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable, write_whole
 
-__all__ = ["check_output_file", "folder_of", "prepare_folder", "prepare_pages", "unused_folder", "write_json"]
+__all__ = [
+    "check_output_file",
+    "check_output_files",
+    "folder_of",
+    "prepare_folder",
+    "prepare_pages",
+    "unused_folder",
+    "write_json",
+]
 
 
 def check_output_file(option: str, path: Path | None, *, overwrite: bool) -> None:
@@ -30,16 +38,29 @@ def check_output_file(option: str, path: Path | None, *, overwrite: bool) -> Non
         raise ConfigError(f"{option} {path} is there already: add --overwrite to replace it, or write another name")
 
 
-def prepare_pages(out: Path | None, *names: str, overwrite: bool) -> None:
-    """Make sure that files with these names, and others beside them, can be written to ``--out``; None is nowhere.
+def check_output_files(files: Mapping[str, Path | None], *, overwrite: bool) -> None:
+    """Check the files of a command that writes no others, by the options that name them; None is no file.
 
     Raises:
-        ConfigError: They cannot; or one is there, and is not to be overwritten.
+        ConfigError: One of them cannot be written (`check_output_file`), or there is none to overwrite.
     """
-    if out is not None:
-        make_writable(out, "results")
-        for name in names:
-            check_output_file("--out", out / name, overwrite=overwrite)
+    for option, path in files.items():
+        check_output_file(option, path, overwrite=overwrite)
+    if overwrite and not any(files.values()):
+        raise ConfigError(f"--overwrite replaces what {' or '.join(files)} names: write that too, or leave it out")
+
+
+def prepare_pages(out: Path | None, *names: str, json_file: Path | None, overwrite: bool) -> None:
+    """Make sure that files with these names can be written to ``--out``, and ``--json``; None is nowhere.
+
+    Raises:
+        ConfigError: They cannot; or one is there, and is not to be overwritten; or there is none to overwrite.
+    """
+    check_output_file("--json", json_file, overwrite=overwrite)
+    make_writable(out, "results")
+    for name in names:
+        path = None if out is None else out / name
+        check_output_files({"--out": path, "--json": json_file}, overwrite=overwrite)
 
 
 def prepare_folder(out: Path, *, resume: bool | None = None, overwrite: bool, names: Sequence[str]) -> None:

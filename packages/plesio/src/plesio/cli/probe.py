@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.options import Json, Overwrite
-from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
@@ -52,8 +52,7 @@ def probe(
     racks carry for all at once. The plan: the order of ranks, the way to exchange, who hosts how much of the store.
     """
     num_bytes = parse_bytes(size)
-    for option, path in (("--out", out), ("--json", json_file), ("--page", page)):
-        check_output_file(option, path, overwrite=overwrite)
+    check_output_files({"--out": out, "--page": page, "--json": json_file}, overwrite=overwrite)
     if out is not None and out.suffix != ".toml":
         raise ConfigError(f"--out {out}: a cluster file's name ends in .toml, or --cluster would not read it")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.options import Json, Overwrite
-from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import console, show
 from plesio.core.errors import DataError
 from plesio.core.files import write_whole
@@ -61,8 +61,7 @@ def report(
     run: the metric, the slack in force, the time of a step, and the loss; of an adaptive run also what the settings it
     compared were expected to bring, and what a step would take under bsp by prediction.
     """
-    for option, path in (("--page", page), ("--json", json_file)):
-        check_output_file(option, path, overwrite=overwrite)
+    check_output_files({"--page": page, "--json": json_file}, overwrite=overwrite)
 
     from plesio.report.build import build_report, read_comparison, read_operations
     from plesio.report.explanation import find_changing_runs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.options import Json, Overwrite
-from plesio.cli.output_files import check_output_file, write_json
+from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import show
 from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
@@ -72,7 +72,7 @@ def up(
     Every host is a network namespace, every rack a bridge; links have the bandwidth and latency of the cluster.
     `plesio lab testbed run` keeps to a host's limits of cores and memory; a command by `ip netns exec` is outside them.
     """
-    check_output_file("--json", json_file, overwrite=overwrite)
+    check_output_files({"--json": json_file}, overwrite=overwrite)
 
     from plesio.core.units import parse_seconds
     from plesio.cost.cluster import parse_cluster
@@ -153,7 +153,7 @@ def status(
     overwrite: Overwrite = False,
 ) -> None:
     """List the testbeds that are there, and what has gone through their hosts' interfaces."""
-    check_output_file("--json", json_file, overwrite=overwrite)
+    check_output_files({"--json": json_file}, overwrite=overwrite)
 
     from plesio.testbed.held import held
 
