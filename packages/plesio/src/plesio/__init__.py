@@ -8,6 +8,16 @@ answer at once. The package ``plesio_planning`` plans runs; this one does not im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from plesio.core.errors import (
+    ConfigError,
+    DataError,
+    ExchangeError,
+    PlesioError,
+    PolicySpecError,
+    TaskError,
+    TransportError,
+    WorkerLostError,
+)
 from plesio.core.last_words import tell_errors
 
 if TYPE_CHECKING:
@@ -44,20 +54,28 @@ __all__ = [
     "FSDP",
     "SSP",
     "Adaptive",
+    "ConfigError",
+    "DataError",
     "Delayed",
     "DiLoCo",
+    "ExchangeError",
     "Hierarchical",
     "Job",
     "JoinOptions",
     "LocalSGD",
+    "PlesioError",
     "Policy",
+    "PolicySpecError",
     "PostLocalSGD",
     "RunInfo",
     "Session",
     "Switch",
     "Task",
+    "TaskError",
     "TorchHook",
     "Transition",
+    "TransportError",
+    "WorkerLostError",
     "grid",
     "join",
     "parse_policy",

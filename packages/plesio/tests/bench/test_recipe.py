@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe, load_recipe, make_task_section, make_workers
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.bench.script_run import ScriptRun
 from plesio.bench.trainer import section_task
 from plesio.core.clock import MonotonicClock
 from plesio.core.errors import ConfigError
@@ -226,25 +224,6 @@ def test_a_cluster_is_named_or_in_a_file_beside_the_recipe_or_given(tmp_path: Pa
     assert named.workers.cluster == parse_cluster("16x1gbe")
     assert own.workers.cluster == Cluster.from_toml(TWO_RACKS, name="two")
     assert pickle.loads(pickle.dumps(own)) == own
-
-
-def test_a_run_of_a_script_is_the_same_from_its_json(tmp_path: Path):
-    text = GOOD.replace('"digits"', '"train.py"\narguments = ["--name", "ü {seed}"]').replace("epochs = 2", "")
-    recipe = load(
-        tmp_path,
-        text.replace(
-            "count = 4",
-            """count = 4
-cluster = "2-racks"
-stalls = { probability = 0.01, factor = 10.0 }
-slowdowns = { factor = 3.0, every = "5 s", lasting = "1 s", racks = [[0, 1], [2, 3]] }
-failures = { mtbf = "20 s" }
-faults = [{ kind = "lose", worker = 1, at = "3 s" }]""",
-        ),
-    )
-    run = ScriptRun.of(recipe, Assignment(policy="bsp", seed=3, folder=tmp_path / "run"))
-    assert run.arguments == ("--name", "ü 3")
-    assert ScriptRun.from_json(run.to_json()) == run
     other = load_recipe(tmp_path / "recipe.toml", workers={"cluster": parse_cluster("4x1gbe")})
     assert other.workers.cluster == parse_cluster("4x1gbe")
     assert load(tmp_path, GOOD).workers.cluster is None
