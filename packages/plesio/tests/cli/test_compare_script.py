@@ -58,6 +58,17 @@ with plesio.grid(layers, lambda weights: torch.optim.SGD(weights, lr=0.05), loss
         grid.step(a, b)
     grid.evaluate(lambda: {"mse": loss(layers(x), x.sum(1, keepdim=True)).item()})
 """
+PACED = """
+task = { name = "train.py", arguments = ["--lr", "0.1"] }
+run.policies = ["asp"]
+[workers]
+count = 2
+cluster = "2-racks"
+step_time = { kind = "trace", path = "steps.txt" }
+stalls = { probability = 0.01, factor = 2.0 }
+slowdowns = { factor = 2.0, every = "5 s", lasting = "1 s", racks = [[0, 1]] }
+unequal = [{ rank = 1, speed = 0.5 }]
+"""
 EVALUATE = 'session.evaluate(lambda: {"mse": (model(x) - x.sum(1, keepdim=True)).square().mean().item()})'
 
 
@@ -277,9 +288,10 @@ def test_a_script_is_compared_on_processes(
     write: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
-    script = write(choice=', policy="ssp:4"')
-    line = f"compare {script} --workers 2 --policies asp --out {out} -- --lr 0.1"
-    assert invoke(line.split()) == 0
+    write(choice=', policy="ssp:4"')
+    (tmp_path / "steps.txt").write_text("10 ms\n10 ms")
+    (recipe := tmp_path / "r.toml").write_text(PACED)
+    assert invoke(["compare", str(recipe), "--out", str(out)]) == 0
     printed, err = capfd.readouterr()
     assert "lr 0.1" not in printed + err
     assert err.splitlines()[0] == "[1/1] asp · seed 0: started"
@@ -288,6 +300,7 @@ def test_a_script_is_compared_on_processes(
     (run,) = read_results(out / "results.json")
     assert (run.policy, run.task, run.world, run.status) == ("asp", "train.py", "process", "finished")
     assert (run.metric_name, run.samples, run.num_workers) == ("mse", 64, 2)
+    assert run.workers[1].compute_s > 0.02 * run.workers[1].steps, "it is told of its speed"
     assert "[0] lr 0.1" in (out / "runs" / "asp-seed0" / "output.txt").read_text()
     assert json.loads((out / "runs" / "asp-seed0" / "perfetto.json").read_text())["traceEvents"]
 

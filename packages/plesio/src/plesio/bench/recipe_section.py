@@ -14,7 +14,10 @@ __all__ = ["Rank", "RecipePath", "RecipeSection", "Seconds", "as_finding", "reci
 
 
 class RecipeSection(BaseModel):
-    """A table of the recipe: immutable, no conversions (``"4"`` is no number), no unknown keys."""
+    """A table of the recipe: immutable, no conversions (``"4"`` is no number), no unknown keys.
+
+    In JSON, which one process writes for another, seconds are numbers and paths are whole.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -45,7 +48,7 @@ def recipe_folder(info: ValidationInfo) -> Path:
 
 def _seconds(value: object, info: ValidationInfo) -> object:
     if info.mode == "json":
-        return value  # a process has written it for another one
+        return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError(f'{value} has no unit; write it as in "20 ms"')
     if not isinstance(value, str):
@@ -55,7 +58,7 @@ def _seconds(value: object, info: ValidationInfo) -> object:
 
 
 def _resolve(value: object, info: ValidationInfo) -> object:
-    return recipe_folder(info) / value if isinstance(value, str) else value
+    return recipe_folder(info) / value if isinstance(value, str) and info.mode != "json" else value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]

@@ -64,7 +64,7 @@ class ScriptRun:
 
     @classmethod
     def from_json(cls, text: str) -> "ScriptRun":
-        return TypeAdapter(ScriptRun).validate_json(text, strict=False, context={"folder": Path()})
+        return TypeAdapter(ScriptRun).validate_json(text, strict=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
