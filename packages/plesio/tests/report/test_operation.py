@@ -1,6 +1,7 @@
 """How runs went from step to step, read from traces as runs leave them, and what is advised."""
 
 import random
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -211,3 +212,12 @@ def test_a_runs_own_folder_has_advice_too(real: Path):
     (folder,) = (real / "runs").glob("bsp-seed0")
     assert invoke(["report", str(folder)]) == 0
     assert "Communication takes" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_where_no_run_has_finished_nothing_is_advised(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    results = Path(shutil.copytree(real, tmp_path / "out")) / "results.json"
+    results.write_text(results.read_text().replace('"status": "finished"', '"status": "failed"'))
+    assert invoke(["report", str(results.parent)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("has no finished run, so it is not compared. Seed 0 failed and is left out.") == 2
+    assert "Communication takes" not in out + (results.parent / "report.html").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 
 from plesio.core.errors import DataError
 from plesio.core.results import RunResult, Staleness
+from plesio.report.findings import metric_finding
 from plesio.report.model import PolicySummary
 from plesio.report.sentences import policy_sentence
 from plesio.report.summarise import compare_runs
@@ -189,6 +190,21 @@ def test_less_is_better_where_the_goal_is_min(all_runs: list[RunResult]):
     assert "perplexity 10.1 against 12.6" in sentence
     assert "%" not in sentence
     assert sentence.endswith("Faster and better in perplexity.")
+
+
+def test_which_is_better_is_not_told_where_the_metric_went_the_other_way(all_runs: list[RunResult]):
+    runs = with_figures(all_runs, "other", slower=0.5, metrics=(0.101, 0.102, 0.1), num_bytes=1)
+
+    def fallen(run: RunResult, **values: Any) -> RunResult:
+        points = tuple(dataclasses.replace(point, metric=1 - point.metric) for point in run.evaluations)
+        return dataclasses.replace(run, metric_name="cost", evaluations=points, **values)
+
+    sentence = sentence_of([fallen(run) for run in runs], "other")
+    assert "p < 0.001, 3 seeds: lower)" in sentence
+    assert sentence.endswith('more of it counts as better; if less of it is, write session.evaluate(..., goal="min").')
+    assert metric_finding(compare_runs([fallen(run) for run in runs])) == "In cost, other ended lower than bsp"
+    told = sentence_of([fallen(run, metric_goal="min") for run in runs], "other")
+    assert told.endswith("Faster and better in cost.")
 
 
 def test_virtual_seconds_count_in_the_virtual_world(make_run: MakeRun):

@@ -62,7 +62,7 @@ def build_report(directory: Path) -> Path:
         traces=_trace_links(directory),
         windows=[window for run in traces if (window := window_of(run)) is not None],
         utilisations=[used for run in traces if (used := utilisation_of(run)) is not None],
-        operations=_operations(runs, directory),
+        operations=_operations(runs, directory, comparison),
         stages=[stages for run in traces if (stages := stages_of(run)) is not None],
     )
     path = directory / REPORT_NAME
@@ -71,17 +71,18 @@ def build_report(directory: Path) -> Path:
 
 
 def read_operations(directory: Path, comparison: Comparison) -> list[Operation]:
-    """Read how the first run of each policy went from step to step; without those whose traces cannot be read."""
-    return _operations(_first_runs(directory, comparison), directory)
+    """Read how the first run of each policy went from step to step; a policy without a finished run has none."""
+    return _operations(_first_runs(directory, comparison), directory, comparison)
 
 
-def _operations(runs: Mapping[Path, RunTraces], directory: Path) -> list[Operation]:
-    """Tell how runs went; a run's own trace folder has one run, whose traces are beside its results."""
+def _operations(runs: Mapping[Path, RunTraces], directory: Path, comparison: Comparison) -> list[Operation]:
+    """Tell how runs went whose traces can be read; a run's own trace folder has its traces beside its results."""
+    finished = {summary.policy for summary in comparison.policies if summary.seeds}
     found = []
     for folder, run in runs.items() or [(directory, None)]:
         with contextlib.suppress(DataError):
             one = operation_of(run or read_traces(folder), read_result(folder))
-            found += [] if one is None else [one]
+            found += [] if one is None or one.policy not in finished else [one]
     return found
 
 

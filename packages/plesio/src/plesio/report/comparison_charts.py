@@ -67,14 +67,14 @@ def _final_metric_chart(comparison: Comparison, looks: Looks) -> LineChart | Non
     }
     if not spreads:
         return None
-    better = "More" if metric.goal == "max" else "Less"
+    better = "" if metric.is_doubted else "More is better. " if metric.goal == "max" else "Less is better. "
     return _seed_dots(
         spreads,
         looks,
         slug="final-metric",
         title=findings.metric_finding(comparison),
         caption=(
-            f"Metric of a run's last evaluation. One dot a seed; the bar is their mean. {better} is better. "
+            f"Metric of a run's last evaluation. One dot a seed; the bar is their mean. {better}"
             "The axis does not begin at zero."
         ),
         axis=Axis(title=f"final {metric.axis_title}"),

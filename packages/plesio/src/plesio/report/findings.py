@@ -50,9 +50,12 @@ def metric_finding(comparison: Comparison) -> str:
     shown = {policy: difference.mean for policy, difference in differences.items() if difference.shown}
     if not shown:
         return f"No policy's final {name} is shown to differ from {comparison.baseline}'s"
-    worse = [policy for policy, mean in shown.items() if not comparison.metric.improves(mean)]
-    better = [policy for policy in shown if policy not in worse]
-    groups = [(group, how) for group, how in ((better, "better"), (worse, "worse")) if group]
+    sides = {policy: comparison.metric.side(mean) for policy, mean in shown.items()}
+    groups = [
+        (group, how)
+        for how in ("better", "worse", "higher", "lower")
+        if (group := [policy for policy, side in sides.items() if side == how])
+    ]
     parts = [f"{listed(group) if len(group) <= 2 else f'{len(group)} policies'} ended {how}" for group, how in groups]
     return f"In {name}, {'; '.join(parts)} than {comparison.baseline}"
 

@@ -1,6 +1,7 @@
 """How the metric of a comparison is written: an accuracy in percent and points, anything else as it is."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from plesio.core.share_metric import is_share
@@ -11,10 +12,16 @@ __all__ = ["Metric"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """The metric that the runs were evaluated by."""
+    """The metric that the runs were evaluated by.
+
+    Attributes:
+        goal: Whether more or less of it counts as better.
+        is_doubted: Whether it fell in every run though more of it counts as better, as of any metric without a goal.
+    """
 
     name: str
     goal: Literal["max", "min"]
+    is_doubted: bool = False
 
     @property
     def is_percent(self) -> bool:
@@ -30,8 +37,23 @@ class Metric:
         """The name, with its unit where it has one."""
         return f"{self.name} (%)" if self.is_percent else self.name
 
+    def doubted_by(self, runs: Iterable[Sequence[float]]) -> "Metric":
+        """Return the metric, doubted if more of it counts as better and its values fell in all of these runs.
+
+        >>> Metric(name="metric", goal="max").doubted_by([(3.0, 2.0, 1.0), (3.0, 0.5)]).is_doubted
+        True
+        """
+        fell = [len(values) > 1 and values[-1] < values[0] for values in runs]
+        return replace(self, is_doubted=self.goal == "max" and not self.is_percent and bool(fell) and all(fell))
+
     def improves(self, difference: float) -> bool:
         return difference > 0 if self.goal == "max" else difference < 0
+
+    def side(self, difference: float) -> Literal["better", "worse", "higher", "lower"]:
+        """Name the side of a difference: better or worse, or where the goal is doubted only higher or lower."""
+        if self.is_doubted:
+            return "higher" if difference > 0 else "lower"
+        return "better" if self.improves(difference) else "worse"
 
     def text(self, value: float) -> str:
         """Write a value for people.

@@ -14,6 +14,7 @@ from plesio.report.model import Comparison, Contrast, PolicySummary
 from plesio.report.statistics import Difference, Ratio
 
 __all__ = [
+    "doubt_sentence",
     "finding_of",
     "listed",
     "p_text",
@@ -177,7 +178,8 @@ def _metric_clause(summary: PolicySummary, difference: Difference, *, comparison
         return f"{values} (the same on each of {seeds_text(difference.num_seeds)})"
     if difference.p_value is None or difference.num_seeds < MIN_SEEDS:
         return f"{values} ({gap}, {seeds_text(difference.num_seeds)}: too few for a test)"
-    finding = finding_of(difference, metric=metric).replace("equal", "no difference shown")
+    is_equal = finding_of(difference, metric=metric) == "equal"
+    finding = "no difference shown" if is_equal else metric.side(difference.mean)
     return f"{values} ({gap}, {p_text(difference.p_value)}, {seeds_text(difference.num_seeds)}: {finding})"
 
 
@@ -200,6 +202,8 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
         return "There is not enough to judge it by."
     if speed.p_value is None or metric.p_value is None:
         return "Run at least 3 seeds a policy before choosing by this."
+    if comparison.metric.is_doubted:
+        return f"{doubt_sentence(comparison.metric)}."
     finding = finding_of(metric, metric=comparison.metric)
     better, worse = finding == "better", finding == "worse"
     name = comparison.metric.name
@@ -219,6 +223,14 @@ def _verdict(summary: PolicySummary, contrast: Contrast, *, comparison: Comparis
     if worse:
         return f"{'Slower and worse' if _shown(speed) else 'Worse'} in {name}: stay with {baseline}."
     return f"{'Slower' if _shown(speed) else 'No gain shown'}: stay with {baseline}."
+
+
+def doubt_sentence(metric: Metric) -> str:
+    """Say why the goal of a metric is doubted, and how to set it."""
+    return (
+        f"Which is better is not known: {metric.name} fell in every run, and more of it counts as better; if less of "
+        'it is, write session.evaluate(..., goal="min")'
+    )
 
 
 def _misses_target(summary: PolicySummary, *, comparison: Comparison) -> bool:

@@ -51,7 +51,9 @@ def compare_runs(runs: Sequence[RunResult]) -> Comparison:
         task=first.task,
         world=first.world,
         num_workers=first.num_workers,
-        metric=Metric(name=first.metric_name, goal=first.metric_goal),
+        metric=Metric(name=first.metric_name, goal=first.metric_goal).doubted_by(
+            [point.metric for point in run.evaluations] for run in runs if run.status == "finished"
+        ),
         target=first.target,
         baseline=baseline.policy,
         seeds=tuple(sorted({run.seed for run in runs})),

@@ -29,7 +29,7 @@ from plesio.report.curves import Curve
 from plesio.report.explanation.model import Explanation, MeasuredOutcome
 from plesio.report.inference import MIN_SEEDS
 from plesio.report.metric import Metric
-from plesio.report.sentences import finding_of, p_text, ratio_text, seeds_text
+from plesio.report.sentences import doubt_sentence, finding_of, p_text, ratio_text, seeds_text
 
 __all__ = ["ABOUT_EQUAL", "FEWEST_TO_SMOOTH", "measured_table", "metric_of", "outcome_of", "verdict_sentences"]
 
@@ -49,7 +49,8 @@ _Row = tuple[str, str, str, str]
 
 
 def metric_of(explanation: Explanation) -> Metric:
-    return Metric(name=explanation.metric_name, goal=explanation.metric_goal)
+    runs = [run.metrics.y for run in (explanation.outcome, explanation.bsp) if run is not None]
+    return Metric(name=explanation.metric_name, goal=explanation.metric_goal).doubted_by(runs)
 
 
 def verdict_sentences(explanation: Explanation) -> list[str]:
@@ -186,6 +187,8 @@ def _quality(explanation: Explanation, bsp: MeasuredOutcome) -> tuple[_Side, str
         if bsp.num_evaluations and ours is not None:
             return "better", f"ended at {metric.name} {metric.text(ours)} where bsp diverged"
         return None, f"how good it was in the end is not known, for a final {metric.name} is missing"
+    if metric.is_doubted:
+        return None, f"{metric.name} differs by {metric.difference_text(ours - theirs)}. {doubt_sentence(metric)}"
     how = f"mean of the last {len(here.last_metrics)} evaluations" if smooth else "last evaluation"
     # several seeds are tested, and both commands say the same of the same runs
     over = explanation.over_seeds
