@@ -172,7 +172,8 @@ def test_the_seed_is_an_argument_where_the_script_takes_it(
     ("parts", "message"),
     [
         ({"begin": 'raise ValueError("boom")'}, "fails before its first step: ValueError: boom (line "),
-        ({"begin": "sys.exit(3)"}, "fails before its first step: ended with status 3; its output is in "),
+        ({"begin": "sys.exit(3)"}, "train.py ended with status 3 before its first step\n"),
+        ({"begin": "sys.exit('no data')"}, "train.py ended with status 1 before its first step: no data\n"),
         ({"begin": "sys.exit()"}, "never called plesio.join or plesio.grid, so there is nothing to compare"),
         ({"begin": "def ("}, "train.py, line 12: invalid syntax"),
     ],
@@ -181,9 +182,39 @@ def test_a_script_that_cannot_be_compared_is_one_clear_line(
     parts: dict[str, str], message: str, write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert invoke(virtual(write(**parts), tmp_path / "out", policies="bsp,asp")) == 2
-    (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[1/2]")]
+    (error,) = [line for line in capsys.readouterr().err.splitlines(keepends=True) if not line.startswith("[1/2]")]
     assert error.startswith("plesio: error: ")
     assert message in error
+    kept = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept == [Path("train.py"), *([Path("out/runs/bsp-seed0/output.txt")] if "its output is in" in error else [])]
+    assert invoke(virtual(write(), tmp_path / "out")) == 0, "the folder holds nothing of value"
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("compare", "--world virtual"),
+        ("sweep", "--bounds 0 --cluster 4x1gbe --target 1"),
+        ("simulate", ""),
+        ("lab validate", ""),
+    ],
+)
+def test_a_mistake_among_the_arguments_of_a_script_is_quoted_and_leaves_nothing(
+    command: str,
+    options: str,
+    write: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    write()
+    monkeypatch.chdir(tmp_path)
+    line = f"{command} train.py --workers 2 {options} -- --lrr 0.1"
+    assert invoke(line.split()) == 2
+    *_, last = capfd.readouterr().err.splitlines()
+    assert "train.py ended with status 2" in last
+    assert ("train.py: error: unrecognized arguments: --lrr 0.1" in last) == (command in ("compare", "sweep"))
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 
 def test_a_script_that_fails_later_is_a_failed_run(
@@ -228,6 +259,10 @@ def test_an_option_that_a_script_cannot_have_is_refused_and_leaves_the_folder_al
         pytest.skip("testbeds need root")
     assert message in refused(f"compare {write()} --out {tmp_path / 'out'} {options}")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_is_neither(tmp_path: Path, refused: Callable[[str], str]):
+    assert f"{tmp_path} is a folder; write the name of a recipe (.toml) or" in refused(f"compare {tmp_path} --out o")
 
 
 def test_a_recipe_takes_no_arguments(tmp_path: Path, refused: Callable[[str], str]):
@@ -314,7 +349,12 @@ def test_a_script_is_compared_on_processes(
             2,
             "fails before its first step: ValueError: boom (line 13) (worker 1); its output is in ",
         ),
-        ({"begin": "sys.exit(3)"}, 2, "fails before its first step: ended with status 3; its output is in "),
+        ({"begin": "sys.exit(3)"}, 2, "train.py ended with status 3 before its first step\n"),
+        (
+            {"begin": "parser.error('no')"},
+            2,
+            "train.py ended with status 2 before its first step: train.py: error: no\n",
+        ),
         ({"begin": "sys.exit()"}, 2, "never called plesio.join or plesio.grid, so there is nothing to compare"),
         ({"end": "sys.exit(3)"}, 1, "failed: ended with status 3; its output is in "),
     ],

@@ -339,6 +339,8 @@ class TestTorchX:
     ("line", "said"),
     [
         ("slurm missing.py", "there is no script missing.py"),
+        ("slurm .", "there is no script .: it is a folder"),
+        ("slurm 3.py", "there is no script 3.py"),
         ("slurm --nodes 0 SCRIPT", "--nodes"),
         ("slurm --policy sspp:4 SCRIPT", 'did you mean "ssp"?'),
         ("slurm --time tomorrow SCRIPT", "--time"),

@@ -112,6 +112,17 @@ def test_whatever_a_file_says_is_shown_as_text(make_run: MakeRun):
     assert not any(EVIL in script for script in page.scripts)
 
 
+def test_a_metric_whose_goal_is_doubted_is_only_higher_or_lower(all_runs: list[RunResult]):
+    def fallen(run: RunResult) -> RunResult:
+        points = tuple(dataclasses.replace(point, metric=1 - point.metric) for point in run.evaluations)
+        return dataclasses.replace(run, metric_name="cost", evaluations=points)
+
+    visible = read([fallen(run) for run in all_runs]).visible
+    assert "Which is better is not known: cost fell in every run" in visible
+    assert "In cost, asp ended lower than bsp" in visible
+    assert "More is better" not in visible
+
+
 def test_failed_runs_stand_above_the_table(make_run: MakeRun):
     lost = make_run("asp", 1, status="failed", error="worker 2 was lost", lost_workers=(2,))
     visible = read([make_run("bsp", 0), make_run("asp", 0), lost]).visible

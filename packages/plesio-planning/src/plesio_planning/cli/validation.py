@@ -47,8 +47,7 @@ def validate_published(json_file: Path | None, *, out: Path | None, overwrite: b
     from plesio.report.validation import render_validation, render_validation_page
     from plesio_planning.measured.published_links import fit_constants, link_predictions
 
-    check_output_file("--json", json_file, overwrite=overwrite)
-    prepare_pages(out, PAGE, overwrite=overwrite)
+    prepare_pages(out, PAGE, json_file=json_file, overwrite=overwrite)
     predictions = link_predictions(constants := fit_constants())
     show(render_validation(predictions))
     typer.echo(

@@ -345,6 +345,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe {path}; recipes/demo.toml is one to start from") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; write the name of a recipe (.toml) or of a script (.py)") from None
     except OSError as error:
         raise ConfigError(f"cannot read the recipe {path}: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe
-from plesio.bench.script_run import OUTPUT_NAME, ScriptEnding, ScriptRun, compiled
+from plesio.bench.script_run import ScriptEnding, ScriptRun, compiled
 from plesio.bench.script_worker import front_of
+from plesio.bench.setting import OUTPUT_NAME
 from plesio.bench.simulate import ScriptStatusError, VirtualScript
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.last_words import brief_error
@@ -87,16 +88,18 @@ class ScriptPool:
 
 
 def _ending(outcome: JobOutcome, run: ScriptRun) -> ScriptEnding:
-    own, refused = dict[int, str](), dict[int, str]()
+    own, left, refused = dict[int, str](), dict[int, str](), dict[int, str]()
     for ending in outcome.endings:
         if ending.status:
             problem = ending.error or str(ending).removeprefix(f"rank {ending.rank} ")
-            (refused if ending.mistake else own)[ending.rank] = problem
+            kind = refused if ending.mistake else own if ending.error or ending.returncode < 0 else left
+            kind[ending.rank] = problem
     results = run.folder / "results.json"
     told = min((ending for ending in outcome.endings if ending.chosen), key=lambda one: one.rank, default=None)
     return ScriptEnding(
         result=read_results(results)[-1] if results.exists() else None,
         own=own,
+        left=left,
         refused=refused,
         failed=bool(outcome.status),
         chosen=[] if told is None else [Chosen(**chosen) for chosen in told.chosen],
@@ -162,26 +165,28 @@ class VirtualScriptPool:
             except Exception as error:  # workers that wait for each other, or the error that made them
                 errors = {0: error}
             for one in errors.values():
-                traceback.print_exception(one)
+                if not isinstance(one, ScriptStatusError):
+                    traceback.print_exception(one)
         interruption = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
         if interruption is not None:
             raise interruption
         result = runs[-1] if runs else None
+        problems = {
+            rank: brief_error(error, script=str(run.script)).removeprefix(f"{run.script} ")
+            for rank, error in errors.items()
+        }
         done_without = () if result is None or result.status != "finished" else result.lost_workers
         return ScriptEnding(
             result=result,
-            own={rank: _problem(error, run) for rank, error in errors.items() if not _is_refusal(error)},
-            refused={rank: _problem(error, run) for rank, error in errors.items() if _is_refusal(error)},
+            own={rank: text for rank, text in problems.items() if not isinstance(errors[rank], PlesioError)},
+            left={rank: text for rank, text in problems.items() if isinstance(errors[rank], ScriptStatusError)},
+            refused={rank: text for rank, text in problems.items() if _is_refusal(errors[rank])},
             failed=not errors.keys() <= {*done_without},
             chosen=chosen,
         )
 
     def close(self) -> None:
         """Do nothing: nothing is left of a run."""
-
-
-def _problem(error: BaseException, run: ScriptRun) -> str:
-    return brief_error(error, script=str(run.script)).removeprefix(f"{run.script} ")
 
 
 @contextlib.contextmanager

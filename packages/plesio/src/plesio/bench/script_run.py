@@ -1,5 +1,7 @@
 """One run of a comparison's script: its program, its surroundings, and its result from what its workers ended with."""
 
+import re
+import shutil
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,16 +14,14 @@ from pydantic import TypeAdapter
 from plesio.bench.assignment import Assignment
 from plesio.bench.recipe import Recipe
 from plesio.bench.recipe_workers import WorkersSection
+from plesio.bench.setting import OUTPUT_NAME
 from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
 from plesio.core.results import RunResult
 from plesio.policies.grid import is_grid
 from plesio.runtime.worker.job_handle import Chosen
 
-__all__ = ["OUTPUT_NAME", "ScriptEnding", "ScriptRun", "as_main", "compiled", "main_of", "output_of", "remarks_on_all"]
-
-OUTPUT_NAME = "output.txt"
-"""The file in a run's folder that takes what its workers print."""
+__all__ = ["ScriptEnding", "ScriptRun", "as_main", "compiled", "main_of", "output_of", "remarks_on_all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,7 @@ class ScriptEnding:
     Attributes:
         result: The result of its last session; None if none has given any.
         own: Errors of the script itself, by rank.
+        left: The status with which the script has ended by itself, by rank, where it is that of a failure.
         refused: Errors of Plesio, by rank.
         failed: Whether the others have not finished without the workers that failed.
         chosen: The choices of one worker, for each session that it joined.
@@ -81,6 +82,7 @@ class ScriptEnding:
 
     result: RunResult | None
     own: Mapping[int, str] = field(default_factory=dict)
+    left: Mapping[int, str] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
     failed: bool
     chosen: Sequence[Chosen] = ()
@@ -91,11 +93,15 @@ class ScriptEnding:
         Raises:
             ConfigError: The script fails before its first step by itself, or takes part in no run.
         """
-        result, problem = self.result, _told(self.own or self.refused, num_workers=run.workers.count)
-        if result is None or (result.steps == 0 and self.own):
+        result, problem = self.result, _told(self.own or self.left or self.refused, num_workers=run.workers.count)
+        if result is None or (result.steps == 0 and (self.own or self.left)):
             if self.own:
                 raise ConfigError(f"{run.script} fails before its first step: {problem}; {output_of(run.folder)}")
-            if not self.refused:
+            if self.left or not self.refused:
+                said = last_line(run.folder / OUTPUT_NAME)
+                shutil.rmtree(run.folder)  # it has nothing else
+                if self.left:
+                    raise ConfigError(f"{run.script} {problem} before its first step{f': {said}' if said else ''}")
                 raise ConfigError(
                     f"{run.script} never called plesio.join or plesio.grid, so there is nothing to compare"
                 )
@@ -173,6 +179,13 @@ def _fell(result: RunResult) -> bool:
 
 def output_of(folder: Path) -> str:
     return f"its output is in {folder / OUTPUT_NAME}"
+
+
+def last_line(output: Path) -> str:
+    """Return the last line that workers have printed, without its worker; empty where there is none."""
+    printed = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = [line for line in printed if line.strip() and not line.startswith("plesio: ")]
+    return re.sub(r"^\[ *\d+\] ", "", lines[-1]).strip() if lines else ""
 
 
 def _told(problems: Mapping[int, str], *, num_workers: int) -> str:

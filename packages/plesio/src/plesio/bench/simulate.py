@@ -1,5 +1,6 @@
 """One run on virtual workers: of a task, or of a user's own script."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -124,8 +125,12 @@ class VirtualScript:
                     exec(code, main_of(script).__dict__)
             # `sys.exit()` ends one worker, and only a status is a failure
             except SystemExit as leave:
-                if leave.code not in (None, 0):
-                    raise ScriptStatusError(f"{script} ended with status {leave.code}") from None
+                status = leave.code or 0
+                if not isinstance(status, int):  # Python prints it
+                    print(status, file=sys.stderr)
+                    status = 1
+                if status:
+                    raise ScriptStatusError(f"{script} ended with status {status}") from None
 
         with as_main(script, self.arguments), _without_process_groups():
             return simulate(

@@ -8,7 +8,7 @@ import typer
 
 from plesio.cli.compare import WorldChoice, split_seeds, warn_of_code
 from plesio.cli.options import Json, Overwrite, RecipeFile, Resume, RunFolder
-from plesio.cli.output_files import check_output_file, prepare_folder, write_json
+from plesio.cli.output_files import check_output_file, prepared_folder, write_json
 from plesio.cli.terminal import do_runs, exit_code_of, show
 from plesio.cli.testbed import prepare_for_hosts
 
@@ -77,17 +77,17 @@ def characterise(
     if any(combination.world == "testbed" for combination in plan.comparisons):
         prepare_for_hosts()
     check_plan(plan)  # whatever is wrong is said before anything is removed
-    prepare_folder(out, resume=resume, overwrite=overwrite, names=[*OUTPUT_NAMES, *_folders(out)])
-    done = do_runs(
-        partial(run_plan, plan, out=out, resume=resume),
-        ["plesio", "lab", "characterise", str(recipe), "--out", str(out)],
-        options={
-            "--quick": quick,
-            "--world": None if world is None else world.value,
-            "--seeds": seeds,
-            "--json": json_file,
-        },
-    )
+    with prepared_folder(out, resume=resume, overwrite=overwrite, names=[*OUTPUT_NAMES, *_folders(out)]):
+        done = do_runs(
+            partial(run_plan, plan, out=out, resume=resume),
+            ["plesio", "lab", "characterise", str(recipe), "--out", str(out)],
+            options={
+                "--quick": quick,
+                "--world": None if world is None else world.value,
+                "--seeds": seeds,
+                "--json": json_file,
+            },
+        )
     _show(plan, done, out=out, json_file=json_file)
     return exit_code_of(run for runs in done.values() for run in runs)
 

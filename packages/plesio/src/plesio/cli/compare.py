@@ -13,7 +13,7 @@ import typer
 
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Arguments, Calibration, Json, NamedFolder, Overwrite, RecipeOrScript, Resume, Slow
-from plesio.cli.output_files import check_output_file, folder_of, prepare_folder, write_json
+from plesio.cli.output_files import check_output_file, folder_of, prepared_folder, write_json
 from plesio.cli.script_recipe import run_options, script_recipe, worker_options, workers_table
 from plesio.cli.step_times import STEP_TIME
 from plesio.cli.terminal import console, do_runs, exit_code_of, show
@@ -138,23 +138,22 @@ def _compare(
     # whatever is wrong is said before anything is removed
     _check(loaded, what, world=world, calibration=measured)
     out = folder_of(out, what, anew=not (resume or overwrite))
-    prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
+    with prepared_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES):
+        from plesio.bench.compare import run_comparison
+        from plesio.bench.recipe import FLAGS
 
-    from plesio.bench.compare import run_comparison
-    from plesio.bench.recipe import FLAGS
-
-    runs = do_runs(
-        partial(run_comparison, loaded, out=out, resume=resume, world=world.value, calibration=measured),
-        ["plesio", "compare", str(what), "--out", str(out)],
-        options={
-            **{FLAGS.get(name, f"--{name}"): value for name, value in given.items()},
-            "--slow": slow,
-            "--world": None if world is WorldChoice.PROCESS else world.value,
-            "--calibration": calibration,
-            "--json": json_file,
-        },
-        arguments=args or (),
-    )
+        runs = do_runs(
+            partial(run_comparison, loaded, out=out, resume=resume, world=world.value, calibration=measured),
+            ["plesio", "compare", str(what), "--out", str(out)],
+            options={
+                **{FLAGS.get(name, f"--{name}"): value for name, value in given.items()},
+                "--slow": slow,
+                "--world": None if world is WorldChoice.PROCESS else world.value,
+                "--calibration": calibration,
+                "--json": json_file,
+            },
+            arguments=args or (),
+        )
     print_results(out, cluster=loaded.workers.cluster if virtual else None, json_file=json_file)
     return exit_code_of(runs)
 

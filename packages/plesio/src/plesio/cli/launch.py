@@ -98,7 +98,7 @@ def _job(
     every: Every = None,
 ) -> ClusterJob:
     """Make the job of the options that all commands have."""
-    usual = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
+    usual = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).lstrip("-0123456789")[:40].rstrip("-") or "train"
     return ClusterJob(
         script=script,
         args=tuple(args or ()),

@@ -3,7 +3,8 @@
 import itertools
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import typer
@@ -15,8 +16,8 @@ __all__ = [
     "check_output_file",
     "check_output_files",
     "folder_of",
-    "prepare_folder",
     "prepare_pages",
+    "prepared_folder",
     "unused_folder",
     "write_json",
 ]
@@ -63,36 +64,63 @@ def prepare_pages(out: Path | None, *names: str, json_file: Path | None, overwri
         check_output_files({"--out": path, "--json": json_file}, overwrite=overwrite)
 
 
-def prepare_folder(out: Path, *, resume: bool | None = None, overwrite: bool, names: Sequence[str]) -> None:
-    """Make sure that ``out`` is a folder to write to; with ``overwrite``, remove what has these names from it.
+@contextmanager
+def prepared_folder(
+    out: Path, *, resume: bool | None = None, overwrite: bool, names: Sequence[str] = ()
+) -> Iterator[None]:
+    """Have a folder to write to in this context; one in which no run has begun when an error ends it is removed again.
 
-    ``resume`` is None where a command cannot go on.
+    Args:
+        out: The folder.
+        resume: Whether to keep what is there; None where a command cannot go on.
+        overwrite: Whether to remove what has ``names`` from it.
+        names: Output of the command.
 
     Raises:
         ConfigError: It holds something and the user did not say what to do with it, or it cannot be written to.
     """
     if resume and overwrite:
         raise ConfigError("--resume keeps what is in the folder and --overwrite removes it: write one of them")
+    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     make_writable(out, "results")
     try:
-        if any(out.iterdir()) and not (resume or overwrite):
+        if not (resume or overwrite or _holds_nothing(out)):
             ways = (
                 "--overwrite to start anew"
                 if resume is None
                 else "--resume to go on there, or --overwrite to start anew"
             )
             raise ConfigError(f"{out} is not empty: add {ways}")
-        if overwrite:
-            for name in names:
-                _remove(out / name)
+        for name in names if overwrite else ():
+            _remove(out / name)
     except OSError as error:
         raise ConfigError(f"cannot write to --out {out}: {error.strerror}") from None
+    try:
+        yield
+    except Exception:
+        from plesio.bench.setting import SETTING_NAME
+
+        if not resume and next(out.rglob("results.json"), None) is None:
+            for setting in (*out.glob(SETTING_NAME), *out.glob(f"*/{SETTING_NAME}")):
+                setting.unlink()
+            inner = sorted((path for path in out.rglob("*") if path.is_dir()), reverse=True)
+            for folder in (*inner, *missing):
+                with suppress(OSError):  # it holds something
+                    folder.rmdir()
+        raise
+
+
+def _holds_nothing(folder: Path) -> bool:
+    """Return whether nothing is there but what runs have printed that never began."""
+    from plesio.bench.setting import OUTPUT_NAME
+
+    return all(path.name == OUTPUT_NAME for path in folder.rglob("*") if not path.is_dir())
 
 
 def unused_folder(base: Path) -> Path:
     """Return ``base``, or if it holds something the first of ``base-2``, ``base-3`` and so on that does not."""
     names = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
-    return next(path for path in names if not path.exists() or (path.is_dir() and not any(path.iterdir())))
+    return next(path for path in names if not path.exists() or (path.is_dir() and _holds_nothing(path)))
 
 
 def folder_of(out: Path | None, file: Path, *, anew: bool) -> Path:

@@ -13,7 +13,7 @@ import typer
 from plesio.cli.compare import OUTPUT_NAMES, print_results
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Arguments, Calibration, Json, Overwrite, Slow, TaskOption
-from plesio.cli.output_files import check_output_file, prepare_folder, unused_folder
+from plesio.cli.output_files import check_output_file, prepared_folder, unused_folder
 from plesio.cli.step_times import STEP_TIME, Table, pairs_table, parsed_time, slow_table, step_time_table
 from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
@@ -235,8 +235,7 @@ def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path,
 
     recipe = make_recipe(table, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
     VirtualPool(recipe, calibration=calibration)  # whatever is wrong is said before anything is removed
-    prepare_folder(out, overwrite=overwrite, names=OUTPUT_NAMES)
-    with progress_display() as progress:
+    with prepared_folder(out, overwrite=overwrite, names=OUTPUT_NAMES), progress_display() as progress:
         return run_comparison(
             recipe, out=out, resume=False, progress=progress, world="virtual", calibration=calibration
         )
@@ -268,8 +267,7 @@ def _simulate_script(
         calibration.check_workers(section.count)
     told = VirtualScript(path=script, arguments=arguments, workers=section, calibration=calibration)
     # whatever is wrong has been said before anything is removed
-    prepare_folder(out, overwrite=overwrite, names=OUTPUT_NAMES)
-    with progress_display() as progress:
+    with prepared_folder(out, overwrite=overwrite, names=OUTPUT_NAMES), progress_display() as progress:
         progress.run_started(RunLabel(policy=policy, seed=seed, number=1, num_runs=1), num_samples=None)
 
         def advance(state: "SimulationProgress") -> None:

@@ -13,7 +13,7 @@ import typer
 from plesio.cli.compare import load, split_policies
 from plesio.cli.function_options import command_of
 from plesio.cli.options import Arguments, Calibration, Json, NamedFolder, Overwrite, RecipeOrScript, Resume, Slow
-from plesio.cli.output_files import check_output_file, folder_of, prepare_folder, write_json
+from plesio.cli.output_files import check_output_file, folder_of, prepared_folder, write_json
 from plesio.cli.script_recipe import run_options, worker_options
 from plesio.cli.step_times import STEP_TIME
 from plesio.cli.terminal import do_runs, exit_code_of, show
@@ -142,7 +142,6 @@ def _sweep(
 
     plan = plan_sweep(loaded, bandwidths=chosen_bandwidths, resume=resume, world=world.value, calibration=measured)
     check_plan(plan)  # whatever is wrong is said before anything is removed
-    prepare_folder(out, resume=resume, overwrite=overwrite, names=_output_names(out))
     options = {
         "--bounds": bounds,
         "--period": period,
@@ -154,12 +153,13 @@ def _sweep(
         "--calibration": calibration,
         "--json": json_file,
     }
-    done = do_runs(
-        partial(run_plan, plan, out=out, resume=resume),
-        ["plesio", "sweep", str(what), "--out", str(out)],
-        options=options,
-        arguments=args or (),
-    )
+    with prepared_folder(out, resume=resume, overwrite=overwrite, names=_output_names(out)):
+        done = do_runs(
+            partial(run_plan, plan, out=out, resume=resume),
+            ["plesio", "sweep", str(what), "--out", str(out)],
+            options=options,
+            arguments=args or (),
+        )
     assert loaded.workers.cluster is not None, "planned"
     swept = dict(zip(chosen_bandwidths, done.values(), strict=True))
     _show(swept, network=describe_network(loaded.workers.cluster), page=out / "report.html", json_file=json_file)

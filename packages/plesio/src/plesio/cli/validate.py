@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plesio.cli.options import Arguments, Json, Overwrite
-from plesio.cli.output_files import check_output_file, prepare_folder, write_json
+from plesio.cli.output_files import check_output_file, prepared_folder, write_json
 from plesio.cli.plug_ins import home_of, plug_ins
 from plesio.cli.terminal import show
 from plesio.cli.testbed import prepare_for_hosts
@@ -125,8 +125,8 @@ def validate(
         settings = _settings(world, policies=policies, seeds=seeds)
     check_output_file("--json", json_file, overwrite=overwrite or resume)
     out = out or Path("runs/validation")
-    prepare_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES)
-    predictions = _of_script(recipe, out=out) if script is not None else _measured(settings, world, out=out)
+    with prepared_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES):
+        predictions = _of_script(recipe, out=out) if script is not None else _measured(settings, world, out=out)
     from plesio.core.predictions import predictions_to_json
     from plesio.report.validation import render_validation, render_validation_page
 
