@@ -115,8 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer("text/html; charset=utf-8", files("plesio.watch").joinpath("page.html").read_bytes())
             case "events":
                 self._events()
+            case "metrics" if view is not None:
+                self._answer(CONTENT_TYPE, metrics_text(view).encode())
             case "metrics":
-                self._answer(CONTENT_TYPE, (metrics_text(view) if view else "").encode())
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "no figures of the run yet")
             case _:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
