@@ -16,7 +16,7 @@ from plesio.core.results import write_results
 from plesio.runtime.transport import JobKeys, RunningJob
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, secret_of_user
 from plesio.testing import LocalJob
-from plesio.watch import LiveRun, RunView, Watched, find_run
+from plesio.watch import LiveRun, NoRunYetError, RunView, Watched, await_run, find_run
 from support.watched import a_result, times
 
 PATIENCE_S = 60.0
@@ -114,15 +114,46 @@ def test_a_job_of_plesio_run_is_asked_with_the_secret_of_its_starter():
     assert noted("named", secret_of="starter").secret() is None
 
 
+def test_a_run_that_has_not_come_up_is_waited_for_and_a_line_says_so():
+    job, lines = noted("mine", folder="/runs/mine"), []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        job.announce()
+
+    for where in (None, "/runs/mine"):
+        try:
+            await_run(where, patience_s=PATIENCE_S, tell=tell).close()
+        finally:
+            job.withdraw()
+    assert [line.partition(". ")[2] for line in lines] == ["Waiting 60 s for one to come up (Ctrl-C ends the wait)"] * 2
+    with pytest.raises(NoRunYetError):
+        await_run(None, patience_s=0.0, tell=tell)
+    assert len(lines) == 2
+
+
 def test_without_a_run_one_line_says_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(ConfigError, match="no run is under way on this machine that could be watched"):
+    with pytest.raises(NoRunYetError, match="no run whose workers have joined is under way on this machine"):
         find_run(None)
     with pytest.raises(TransportError, match=r"cannot watch 127\.0\.0\.1:1: "):
         find_run("127.0.0.1:1")
-    assert invoke(["watch", str(tmp_path)]) == 2
+    with pytest.raises(ConfigError, match=r"write 127\.0\.0\.1:41234"):
+        find_run("41234")
+    assert invoke(["watch", str(tmp_path), "--once"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "no run is under way on this machine that writes to" in error
+    assert "no run of this machine writes to" in error
+    assert "write the folder given as trace=" in error
+
+
+def test_a_folder_without_results_tells_what_it_has(tmp_path: Path):
+    (tmp_path / "over").mkdir()
+    write_results(tmp_path / "over" / "results.json", [a_result(times(0, steps=5, compute_s=1.0))])
+    with pytest.raises(NoRunYetError, match=f"of one that is over write {tmp_path}/over$"):
+        find_run(str(tmp_path))
+    (tmp_path / "trace-0.jsonl").touch()
+    with pytest.raises(NoRunYetError, match="a run that was cut off before its results"):
+        find_run(str(tmp_path))
 
 
 def test_a_run_that_is_over_is_shown_in_its_last_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -139,3 +170,10 @@ def test_a_run_that_is_over_is_shown_in_its_last_state(tmp_path: Path, capsys: p
     for option in (["--page"], ["--port", "0"]):
         assert invoke(["watch", str(tmp_path), "--once", *option]) == 2
         assert "--once shows the state here and ends" in capsys.readouterr().err
+
+
+def test_of_several_runs_the_last_is_shown_and_the_others_are_told_of(tmp_path: Path):
+    write_results(tmp_path / "results.json", [a_result(times(0, steps=5, compute_s=1.0))] * 3)
+    view = find_run(str(tmp_path)).look()
+    assert view is not None
+    assert f"the last of 3 runs in {tmp_path}/results.json, which are over; plesio report" in view.note

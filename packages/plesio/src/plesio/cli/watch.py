@@ -29,6 +29,8 @@ Prometheus reads. Ctrl-C ends the watching, never the run."""
 
 LOOK_S = 1.0
 """How often the run is looked at: its workers report at least as often."""
+PATIENCE_S = 60.0
+"""How long a run is waited for that has not come up; --once does not wait."""
 PLAIN_EVERY_S = 10.0
 """Seconds between two lines where there is no terminal."""
 
@@ -54,11 +56,11 @@ def watch(
     its own, are not watched.
     """
     from plesio.core.errors import ConfigError
-    from plesio.watch.source import find_run
+    from plesio.watch.source import await_run
 
     if once and (page or port is not None):
         raise ConfigError("--once shows the state here and ends; leave it out, or the page")
-    watched = find_run(where)
+    watched = await_run(where, patience_s=0.0 if once else PATIENCE_S, tell=_tell)
     with ExitStack() as undo:
         undo.callback(watched.close)
         if once:
@@ -71,10 +73,15 @@ def watch(
     return 0
 
 
+def _tell(line: str) -> None:
+    print(f"plesio: {line}", file=sys.stderr, flush=True)
+
+
 def _views(watched: "Watched") -> Iterator["RunView"]:
     """Yield what there is to see, every second, until nothing will change any more."""
     from plesio.core.errors import TransportError
 
+    told = False
     while True:
         began_s = time.monotonic()
         view = watched.look()
@@ -82,6 +89,9 @@ def _views(watched: "Watched") -> Iterator["RunView"]:
             yield view
         elif watched.over:
             raise TransportError("the run has ended before there was anything to see")
+        elif not told:
+            _tell("the run has no figures yet: waiting until all its workers have joined; Ctrl-C ends the wait")
+        told = True
         if watched.over:
             return
         time.sleep(max(0.0, LOOK_S - (time.monotonic() - began_s)))
@@ -128,7 +138,7 @@ def _serve(watched: "Watched", *, port: int) -> int:
     latest = Latest()
     with serve(latest, port=port) as address:
         print(address, flush=True)
-        print("plesio: the page is served until Ctrl-C, which does not end the run", file=sys.stderr, flush=True)
+        _tell("the page is served until Ctrl-C, which does not end the run")
         for view in _views(watched):
             latest.set(view)
         while True:  # the last state stays

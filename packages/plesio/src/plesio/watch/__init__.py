@@ -7,7 +7,7 @@ terminal | page | prometheus     show a view
 
 from plesio.watch.page import TOKEN_VARIABLE, Latest, serve
 from plesio.watch.prometheus import metrics_text
-from plesio.watch.source import LiveRun, Watched, find_run
+from plesio.watch.source import LiveRun, NoRunYetError, Watched, await_run, find_run
 from plesio.watch.terminal import headline, render
 from plesio.watch.view import Glimpse, RunView, view_of
 
@@ -16,8 +16,10 @@ __all__ = [
     "Glimpse",
     "Latest",
     "LiveRun",
+    "NoRunYetError",
     "RunView",
     "Watched",
+    "await_run",
     "find_run",
     "headline",
     "metrics_text",

@@ -16,7 +16,7 @@ from plesio.runtime.observer import Observed, Observer
 from plesio.runtime.transport import RunningJob
 from plesio.watch.view import Glimpse, RunView, view_of
 
-__all__ = ["FinishedRun", "LiveRun", "Watched", "find_run"]
+__all__ = ["FinishedRun", "LiveRun", "NoRunYetError", "Watched", "await_run", "find_run"]
 
 ANSWER_S = 2.0
 """How long an answer is waited for; a server that loads torch or a large model takes longer, and is asked again."""
@@ -24,6 +24,13 @@ WINDOW_S = 10.0
 """Shares of time are of the last so many seconds."""
 RECONNECT_AFTER = 3
 """So many looks without figures, and the connection is made anew: the job's next run has another generation."""
+_EVERY_S = 0.2
+"""How often a run that is waited for is looked for."""
+_RESULTS = "results.json"
+
+
+class NoRunYetError(ConfigError):
+    """No run is there that could be watched; one may be about to come up."""
 
 
 class Watched(Protocol):
@@ -58,11 +65,14 @@ class FinishedRun:
 
 def last_state(folder: Path) -> RunView:
     """Return the last state of the run whose files are in ``folder``."""
-    path = folder / "results.json"
+    path = folder / _RESULTS
     runs = read_results(path)
     if not runs:
         raise DataError(f"{path} has no run in it")
-    return view_of(Glimpse(runs[-1], None, 0.0), note=f"this run is over: its last state, from {path}")
+    note = f"this run is over: its last state, from {path}"
+    if len(runs) > 1:
+        note = f"the last of {len(runs)} runs in {path}, which are over; plesio report {folder} has all"
+    return view_of(Glimpse(runs[-1], None, 0.0), note=note)
 
 
 class LiveRun:
@@ -112,7 +122,7 @@ class LiveRun:
 
     def _end(self) -> RunView | None:
         self.over = True
-        if self._folder is not None and (self._folder / "results.json").is_file():
+        if self._folder is not None and (self._folder / _RESULTS).is_file():
             self._last = last_state(self._folder)
         elif self._looks:
             self._last = view_of(self._looks[-1], note="this run is over: its state when it was last seen")
@@ -122,11 +132,31 @@ class LiveRun:
         self._observer.close()
 
 
+def await_run(where: str | None, *, patience_s: float, tell: Callable[[str], None]) -> Watched:
+    """Find the run as `find_run` does, or wait for it to come up; ``tell`` is called with a line before a wait.
+
+    Raises:
+        ConfigError, TransportError: As of `find_run`; after ``patience_s`` where there is no run yet.
+    """
+    until_s, told = time.monotonic() + patience_s, False
+    while True:
+        try:
+            return find_run(where)
+        except (NoRunYetError, TransportError) as error:
+            if time.monotonic() >= until_s:
+                raise
+            if not told:
+                tell(f"{error}. Waiting {patience_s:.0f} s for one to come up (Ctrl-C ends the wait)")
+            told = True
+        time.sleep(_EVERY_S)
+
+
 def find_run(where: str | None) -> Watched:
     """Find the run: the only one under way here, one by its folder of traces, or one by ``HOST:PORT`` of its job.
 
     Raises:
-        ConfigError: There is none, or there are several; the line says what to write.
+        NoRunYetError: There is none on this machine.
+        ConfigError: There are several; the line says what to write.
         TransportError: Nothing answers at that address.
     """
     jobs = RunningJob.all()
@@ -140,19 +170,31 @@ def find_run(where: str | None) -> Watched:
     inside = [job for job in jobs if job.folder is not None and folder in (Path(job.folder), *Path(job.folder).parents)]
     if inside:
         return _live(inside[0])
-    if (folder / "results.json").is_file():
+    if (folder / _RESULTS).is_file():
         return FinishedRun(Path(where))
-    raise ConfigError(
-        f"no run is under way on this machine that writes to {where}, and there is no {where}/results.json of one that "
-        "is over; name the folder given as trace=, or HOST:PORT as `plesio run` printed it"
-    )
+    if where.isdecimal() and not folder.exists():
+        raise ConfigError(
+            f"{where} is neither a folder nor HOST:PORT; for a port of this machine write 127.0.0.1:{where}"
+        )
+    raise NoRunYetError(f"no run of this machine writes to {where}; {_what_to_write(Path(where))}")
+
+
+def _what_to_write(folder: Path) -> str:
+    if any(folder.glob("trace-*.jsonl")):
+        return "it has traces alone, of a run that was cut off before its results; its last state is not known"
+    over = sorted(path.parent for way in ("*", "*/*") for path in folder.glob(f"{way}/{_RESULTS}"))
+    if over:
+        return f"for the last state of one that is over write {over[0]}" + (
+            f" (there are {len(over)})" if over[1:] else ""
+        )
+    return "write the folder given as trace=, or HOST:PORT as `plesio run` printed it"
 
 
 def _only(jobs: Sequence[RunningJob]) -> RunningJob:
     if not jobs:
-        raise ConfigError(
-            "no run is under way on this machine that could be watched, as one can be once its workers have joined; "
-            "name the folder of one that is over, or HOST:PORT of one elsewhere"
+        raise NoRunYetError(
+            "no run whose workers have joined is under way on this machine; write the folder of one that is over, or "
+            "HOST:PORT of one elsewhere"
         )
     if len(jobs) > 1:
         names = ", ".join(job.meeting if job.folder is None else f"{job.meeting} ({job.folder})" for job in jobs)
