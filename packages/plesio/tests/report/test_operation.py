@@ -14,7 +14,7 @@ from plesio.report.operation import ComputeTimes, Exchanges, Operation, operatio
 from plesio.report.operation_advice import operation_advice, operations_advice
 from plesio.report.spans import RunTraces
 
-STEPS = 100
+STEPS = 120
 
 
 def a_trace(worker: int, spans: Iterable[tuple[str, float]], *more: TraceRecord) -> Trace:
@@ -49,6 +49,12 @@ def test_shares_are_those_of_all_workers():
     assert operation.communicate_share == pytest.approx(0.2)
     assert operation.wait_share == pytest.approx(0.2)
     assert went({0: a_trace(0, [])}) is None
+
+
+def test_a_run_of_less_than_a_second_is_not_judged_unless_its_seconds_are_modelled():
+    short = {worker: a_trace(worker, [("compute", 0.004), ("communicate", 0.004)] * STEPS) for worker in range(2)}
+    assert went(short) is None
+    assert went(short, a_result(1)) is not None
 
 
 def test_a_slow_worker_is_told_from_delays_that_pass():
@@ -131,7 +137,7 @@ def test_small_messages_at_a_slow_pace_are_told_with_the_quicker_ones():
 
 def test_bytes_of_an_exchange_are_a_workers():
     buckets = TraceRecord("buckets", 0.0, None, 1, {"num_bytes": [10, 20]})
-    operation = went({n: a_trace(n, steady(0.01, 0.0, 0.002), buckets) for n in range(2)}, a_result(200_000))
+    operation = went({n: a_trace(n, steady(0.01, 0.0, 0.002), buckets) for n in range(2)}, a_result(2 * STEPS * 1000))
     assert operation is not None
     assert operation.exchanges == Exchanges(number=STEPS, num_bytes=1000.0, communicate_s=0.002, buckets_bytes=(10, 20))
     assert operation.exchanges.bytes_per_s == pytest.approx(500_000)

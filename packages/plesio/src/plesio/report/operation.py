@@ -15,6 +15,8 @@ from plesio.report.spans import ActivitySpan, RunTraces, read_traces
 
 __all__ = ["ComputeTimes", "Exchanges", "Operation", "operation_of", "read_operation", "read_result"]
 
+_SHORTEST_S = 1.0
+"""The figures of a real run that trains for less are those of its beginning."""
 _WARM_UP_STEPS = 3
 _FEWEST_STEPS = 20
 """Fewer have no 99th percentile."""
@@ -108,7 +110,7 @@ class Operation:
 
 
 def read_operation(run_folder: Path) -> Operation | None:
-    """Read how the run in a trace folder went; None if it has no spans.
+    """Read how the run in a trace folder went; None as of `operation_of`.
 
     Raises:
         DataError: A trace or the result cannot be read.
@@ -127,11 +129,16 @@ def read_result(run_folder: Path) -> RunResult | None:
 
 
 def operation_of(run: RunTraces, result: RunResult | None = None) -> Operation | None:
-    """Tell how a run with these traces went; None if they have no spans. Its ``result`` has the bytes."""
+    """Tell how a run with these traces went; its ``result`` has the bytes.
+
+    None if they have no spans, or if the run was too short for advice: its workers trained for less than a second. A
+    virtual run has no such noise.
+    """
     spans, traces = run.training, run.by_worker
     spent_s = {kind: sum(span.duration_s for span in spans if span.kind == kind) for kind in ("compute", "communicate")}
     whole_s = sum(span.duration_s for span in spans)
-    if whole_s <= 0:
+    measured = result is None or result.world != "virtual"
+    if whole_s <= 0 or (measured and whole_s < _SHORTEST_S * len(traces)):
         return None
     return Operation(
         policy=run.policy,

@@ -126,7 +126,7 @@ def _facts(comparison: Comparison) -> str:
 
 
 def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> PageSection | None:
-    """Tell what to do about how the first run of each policy went; None where no run has traces."""
+    """Tell what to do about how the first run of each policy went; None where no run can be judged."""
     if not operations:
         return None
     items = [

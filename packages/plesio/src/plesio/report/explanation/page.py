@@ -38,7 +38,7 @@ def render_explanation_page(explanation: Explanation, *, advice: Sequence[str] |
 
     Args:
         explanation: The page's content.
-        advice: Sentences of advice on the run; None where it has no traces.
+        advice: Sentences of advice on the run; None where no traces can be judged.
     """
     changes = Items(items=[Item(text=text) for text in explanation_sentences(explanation)], ordered=True)
     advised = () if advice is None else advice or (NOTHING_TO_ADVISE,)

@@ -95,7 +95,7 @@ class ChangingRuns:
         )
 
     def advice(self, place: int) -> list[str] | None:
-        """Advise on how one run went from step to step; None if it has no traces."""
+        """Advise on how one run went from step to step; None where no traces can be judged."""
         folder = self.folders[place]
         operation = None if folder is None else read_operation(folder)
         return None if operation is None else operation_advice(operation)
