@@ -36,6 +36,14 @@ def test_the_others_go_on_without_a_worker_that_has_ended_its_loop(policy: str, 
     assert ("the final parameters are worker 1's" in found["fallbacks"][0]) == (short == 0)
 
 
+@pytest.mark.parametrize("policy", ["asp", pytest.param("bsp", marks=SLOW), pytest.param("hier:bsp/asp", marks=SLOW)])
+def test_collectives_of_the_script_in_a_loop_whose_lengths_differ_are_warned_of(policy: str):
+    first, _ = on_processes(2, PROGRAMS, "meet", limit_s=150, policy=policy)
+    lines = [line for line in first if "calls torch.distributed between two batches" in line]
+    assert len(lines) == (policy == "asp"), first
+    assert all("under asp workers are given unequally many" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("policy", "place"),
     [

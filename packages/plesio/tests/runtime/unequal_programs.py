@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,6 +37,23 @@ def train(*, policy: str, short: int, what: str) -> dict[str, Any]:
         "samples": result.samples,
         "own": sum(worker.samples for worker in result.workers),
     }
+
+
+def meet(*, policy: str) -> tuple[str, ...]:
+    """Add up the losses of all workers by a collective of the script's own, in the first steps of a loop."""
+    dist.init_process_group("gloo")
+    model = nn.Linear(3, 1)
+    with plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.01), policy=policy) as session:
+        loader = DataLoader(TensorDataset(torch.randn(64, 3)), batch_size=2)
+        for step, (x,) in enumerate(session.shard(loader)):
+            loss = model(x).square().mean()
+            loss.backward()
+            session.step(loss)
+            if step == 2:
+                break
+            dist.all_reduce(loss.detach())
+    dist.destroy_process_group()
+    return session.report().fallbacks
 
 
 def train_again(*, policy: str) -> tuple[str, int]:

@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
+from plesio.policies import Policy
 from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.exchange.replica import Replica
@@ -34,6 +36,10 @@ T = TypeVar("T")
 _LEFT_OUT = (
     "no backward pass followed a batch that was given: its samples count as trained on all the same; to leave samples "
     "out, multiply their loss by 0 (where workers wait for each other, all must step on every batch)"
+)
+_COLLECTIVE = (
+    "the script calls torch.distributed between two batches, and under {policy} workers are given unequally many: one "
+    "with more of them would wait for ever; call it after the loop, or train under bsp or local_sgd"
 )
 _NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
@@ -57,6 +63,7 @@ class BetweenSteps:
 
     Args:
         replica: Counts writes to parameters in this time as the session's, and has gradients after a backward pass.
+        policy: Tells whether workers may have unequally many batches.
         checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
     """
 
@@ -66,6 +73,7 @@ class BetweenSteps:
         *,
         steps: StepClock,
         replica: Replica,
+        policy: Policy,
         checkpoint: Callable[[], None] | None,
     ) -> None:
         self._times = times
@@ -73,6 +81,14 @@ class BetweenSteps:
         self._changes = replica.changes
         self.has_gradients = replica.has_gradients
         self._checkpoint = checkpoint
+        self.policy = policy.spec
+        self._unequal = not policy.synchronous and not policy.has_collectives
+        """True if workers may have unequally many batches, and no collective is Plesio's own."""
+
+    def num_collectives(self) -> int:
+        """Count the collectives of the script's group so far, where a worker may have more batches than others."""
+        group = dist.group.WORLD if self._unequal and dist.is_initialized() else None
+        return 0 if group is None else int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
 
     def begin(self) -> None:
         """Begin computing: loading data is a part of the next step."""
@@ -311,10 +327,12 @@ class Loops:
                 self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
-                stepped = self._stepped
+                stepped, calls = self._stepped, self._between.num_collectives()
                 yield given.batch
                 if stepped == self._stepped:
                     self._look_at_last()
+                if calls != self._between.num_collectives():
+                    self._warn(_COLLECTIVE.format(policy=self._between.policy))
         finally:
             batches.close()
             self._source = None

@@ -88,7 +88,11 @@ class Session:
             past=self._past,
             schedules=self._schedules,
             between=BetweenSteps(
-                self._times, steps=steps, replica=replica, checkpoint=None if saver is None else saver.take
+                self._times,
+                steps=steps,
+                replica=replica,
+                policy=parts.policy,
+                checkpoint=None if saver is None else saver.take,
             ),
             timeline=timeline,
             on_whole=self._compare,
