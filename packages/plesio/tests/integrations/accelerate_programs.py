@@ -137,6 +137,46 @@ def saved_and_loaded(*, policy: str, folder: str) -> dict[str, Any]:
     return found | {"again": again, "once_more": once_more}
 
 
+def gan(*, policies: list[str], folder: str) -> dict[str, Any]:
+    """Train two models in turns under each policy, and by Accelerate's own DDP."""
+    found = {}
+    for policy in policies:
+        trace = Path(folder) / policy.replace(":", "")
+        accelerator = accelerator_of(policy, trace=trace, gradient_accumulation_steps=1)
+        set_seed(7)
+        gen = nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5))
+        disc = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizers = torch.optim.Adam(gen.parameters(), lr=0.01), torch.optim.Adam(disc.parameters(), lr=0.01)
+        loader = DataLoader(data(96, seed=0), batch_size=BATCH, shuffle=True)
+        gen, disc, opt_g, opt_d, loader = accelerator.prepare(gen, disc, *optimizers, loader)
+        noise = torch.Generator().manual_seed(accelerator.process_index)
+        norms = []
+        for _ in range(2):
+            for x, _labels in loader:
+                z = torch.randn(len(x), 3, generator=noise)
+                opt_d.zero_grad()
+                with torch.no_grad():
+                    fake = gen(z)
+                accelerator.backward(judged(disc(x), 1.0) + judged(disc(fake), 0.0))
+                opt_d.step()
+                opt_g.zero_grad()
+                accelerator.backward(judged(disc(gen(z)), 1.0))
+                norms.append(float(accelerator.clip_grad_norm_(gen.parameters(), 0.5)))
+                opt_g.step()
+        raw = [accelerator.unwrap_model(one) for one in (gen, disc)]
+        accelerator.free_memory()
+        found[policy] = {"parameters": [value for one in raw for value in values(one)], "norms": norms}
+        if policy != "ddp" and accelerator.is_main_process:
+            (result,) = read_results(trace / "results.json")
+            found[policy] |= {"steps": result.steps, "samples": result.samples, "fallbacks": result.fallbacks}
+    accelerator.end_training()
+    return found
+
+
+def judged(logits: torch.Tensor, real: float) -> torch.Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, real))
+
+
 def refused() -> dict[str, str]:
     """Ask for what cannot be, and return the lines."""
 
@@ -145,15 +185,14 @@ def refused() -> dict[str, str]:
         accelerator.prepare(model, optimizer)
         accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
 
-    def two_models(accelerator: Accelerator) -> None:
-        model, optimizer, *_ = parts()
-        accelerator.prepare(model, nn.Linear(2, 2), optimizer)
+    def other_model(accelerator: Accelerator) -> None:
+        accelerator.prepare(nn.Linear(2, 2), parts()[1])
 
     handlers = [DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.FP16)]
     return lines_of(
         {
             "fsdp": lambda: accelerator_of("fsdp"),
-            "two models": lambda: two_models(accelerator_of("bsp")),
+            "other model": lambda: other_model(accelerator_of("bsp")),
             "optimizer first": lambda: accelerator_of("bsp").prepare(parts()[1]),
             "two calls": lambda: two_calls(accelerator_of("bsp")),
             "comm_hook": lambda: accelerator_of("bsp", kwargs_handlers=handlers),

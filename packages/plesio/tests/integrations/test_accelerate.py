@@ -41,6 +41,20 @@ def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], p
     assert found["fallbacks"] == ()
 
 
+def test_several_models_are_trained_in_turns_as_by_its_own_ddp(tmp_path: Path):
+    policies = ["bsp", "local_sgd:4", "ssp:2"]
+    workers = on_processes(2, PROGRAM, "gan", limit_s=LIMIT_S, policies=["ddp", *policies], folder=str(tmp_path))
+    for one in workers:
+        assert one["bsp"]["parameters"] == pytest.approx(one["ddp"]["parameters"], rel=1e-4, abs=1e-6)
+        assert one["bsp"]["norms"] == pytest.approx(one["ddp"]["norms"], rel=1e-4)
+    iterations = 2 * 12
+    for policy in policies:
+        first, second = (one[policy] for one in workers)
+        assert first["parameters"] == second["parameters"]
+        assert (first["steps"], first["samples"]) == (2 * 2 * iterations, 2 * iterations * 4)
+        assert first["fallbacks"] == ()
+
+
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=pytest.mark.slow), "ssp:2"])
 def test_a_run_goes_on_from_what_was_saved(policy: str, tmp_path: Path):
     first, second = on_processes(2, PROGRAM, "saved_and_loaded", limit_s=LIMIT_S, policy=policy, folder=str(tmp_path))

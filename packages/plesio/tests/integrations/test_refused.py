@@ -12,8 +12,8 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 LINES = {
     "accelerate": {
         "fsdp": "use its own FSDP",
-        "two models": "2 models to train",
-        "optimizer first": "0 models to train",
+        "other model": "no model that these optimizers train",
+        "optimizer first": "no model that these optimizers train",
         "two calls": "all of them in one call",
         "comm_hook": "compress by the policy",
         "uneven": "join_uneven_inputs",

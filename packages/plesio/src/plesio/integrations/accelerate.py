@@ -62,6 +62,8 @@ class PlesioAccelerator(Accelerator):
         self._policy, self._trace = checked_policy(policy, framework="Accelerate"), trace
         self.session: Session | None = None
         """The session, from `prepare` to `end_training`."""
+        self._trained: list[nn.Module] = []
+        """The models of the session, which are parts of its own one where they are several."""
         self._count: torch.utils.hooks.RemovableHandle | None = None
         if self.distributed_type not in _OURS or self.parallelism_config is not None:
             raise ConfigError(
@@ -81,10 +83,10 @@ class PlesioAccelerator(Accelerator):
             )
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        """Prepare as `Accelerator` does; where optimizers come, join with them and the models prepared so far.
+        """Prepare as `Accelerator` does; where optimizers come, join with them and the models that they train.
 
         Raises:
-            ConfigError: There is no model yet, there are several, or a session is open already.
+            ConfigError: None of the models prepared so far is theirs, or a session is open already.
         """
         placements: list[bool | None] = [None] * len(args) if device_placement is None else [*device_placement]
         done: dict[int, Any] = {}
@@ -108,14 +110,16 @@ class PlesioAccelerator(Accelerator):
                 "PlesioAccelerator.prepare has had optimizers already, and a worker is in one session at a time: "
                 "prepare all of them in one call, or call free_memory() between two trainings"
             )
-        models = [one for one in self._models if any(parameter.requires_grad for parameter in one.parameters())]
-        if len(models) != 1:
+        held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
+        self._trained = [one for one in self._models if any(id(parameter) in held for parameter in one.parameters())]
+        if not self._trained:
             raise ConfigError(
-                f"PlesioAccelerator.prepare has {len(models)} models to train with these optimizers, and a session has "
-                "one: prepare it before them or in the same call, and make several parts of one module"
+                "PlesioAccelerator.prepare has no model that these optimizers train: prepare the models before them or "
+                "in the same call, and make the optimizers from their parameters"
             )
-        self.session = begin(models[0], optimizers, policy=self._policy, trace=self._trace, scaler=self.scaler)
-        self._count = counted(self.session)
+        model = self._trained[0] if len(self._trained) == 1 else nn.ModuleList(self._trained)
+        self.session = begin(model, optimizers, policy=self._policy, trace=self._trace, scaler=self.scaler)
+        self._count = counted(self.session, calls_of=self._trained[0])
         return optimizers_of(self.session)
 
     def _prepared(self, optimizer: Optimizer) -> "_PreparedOptimizer":
@@ -145,7 +149,7 @@ class PlesioAccelerator(Accelerator):
     @contextlib.contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
         """Accumulate gradients on this worker in this context."""
-        ours = self.session is not None and model is self.session.model
+        ours = self.session is not None and any(model is one for one in self._trained)
         with self.session.accumulate() if ours else super().no_sync(model):  # type: ignore[union-attr]
             yield
 
@@ -225,7 +229,7 @@ class PlesioAccelerator(Accelerator):
             session.__exit__(type(error), error, error.__traceback__)
 
     def _forget(self) -> None:
-        self.session = None
+        self.session, self._trained = None, []
         if self._count is not None:
             self._count.remove()
             self._count = None

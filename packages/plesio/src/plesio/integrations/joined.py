@@ -100,15 +100,15 @@ def leave(session: Session) -> None:
             write_parts(flat, alike)
 
 
-def counted(session: Session) -> torch.utils.hooks.RemovableHandle:
-    """Count the samples of each training step by the calls of the model; remove the handle to stop."""
+def counted(session: Session, *, calls_of: nn.Module) -> torch.utils.hooks.RemovableHandle:
+    """Count the samples of each training step by the calls of a model; remove the handle to stop."""
     optimizer = optimizers_of(session)[0]
 
     def count(module: nn.Module, args: Any, kwargs: Any) -> None:
         if module.training and torch.is_grad_enabled():
             optimizer.given(num_samples((args, kwargs)))
 
-    return session.model.register_forward_pre_hook(OwnHook(count), with_kwargs=True)
+    return calls_of.register_forward_pre_hook(OwnHook(count), with_kwargs=True)
 
 
 def optimizers_of(session: Session) -> list[Any]:

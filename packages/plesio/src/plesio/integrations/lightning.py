@@ -215,7 +215,7 @@ class PlesioFabricStrategy(FabricDDPStrategy):
             )
         scaler = _scaler(self.precision)
         self.session = begin(module, optimizers, policy=self._policy, trace=self._trace, scaler=scaler)
-        self._count = counted(self.session)
+        self._count = counted(self.session, calls_of=module)
         return optimizers_of(self.session)
 
     def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any:
