@@ -51,6 +51,11 @@ def test_the_worker_that_computes_longest_is_named_if_it_takes_much_longer():
     assert slow(*usual, times(2, steps=100, compute_s=2.3)) == ()
 
 
+def test_nobody_is_called_slow_in_the_first_second():
+    result = a_result(times(0, steps=3, compute_s=0.1), times(1, steps=3, compute_s=0.4), wall_s=0.5)
+    assert view_of(Glimpse(result, figures_of(result), 0.0)).slow == ()
+
+
 def test_a_slow_link_and_busy_cores_are_reasons():
     workers = [times(worker, steps=100, compute_s=2.0, communicate_s=0.5 + 2 * (worker == 1)) for worker in (0, 1, 2)]
     assert slow(*workers) == ("worker 1 is slow: it exchanges 25 ms a step, the others 5 ms; its link is slower",)

@@ -74,6 +74,7 @@ _GRID_KEY = "plesio/grid"
 """In the job's store: the grid that its workers have from the command line; empty if none."""
 
 _JOIN_TIMEOUT_S = 5.0
+_LOOK_S = 0.02
 _MOST_WORKERS = 4096
 """Far more than a machine has cores for, and few enough to be started at all."""
 
@@ -415,7 +416,11 @@ def connect(host: str, port: int, *, key: str, to: str) -> "TCPStore":
         try:
             socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
             store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
-            store.wait([key])
+            until_s = time.monotonic() + _JOIN_TIMEOUT_S
+            while not store.check([key]):  # torch's wait complains on standard error when it is in vain
+                if time.monotonic() > until_s:
+                    raise TimeoutError
+                time.sleep(_LOOK_S)
             connected.put(store)
         except (OSError, DistError) as error:
             connected.put(error)

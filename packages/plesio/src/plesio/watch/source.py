@@ -7,6 +7,8 @@ other machines is found by the address of its key-value store.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -125,7 +127,8 @@ class LiveRun:
         if self._folder is not None and (self._folder / _RESULTS).is_file():
             self._last = last_state(self._folder)
         elif self._looks:
-            self._last = view_of(self._looks[-1], note="this run is over: its state when it was last seen")
+            seen = view_of(self._looks[-1], note="this run is over: its state when it was last seen")
+            self._last = replace(seen, status="over")
         return self._last
 
     def close(self) -> None:
@@ -206,11 +209,13 @@ def _live(job: RunningJob) -> LiveRun:
     secret = job.secret()
     assert secret is not None, "only those are listed that can be asked"
 
-    def folder() -> Path | None:
-        found = [one.folder for one in RunningJob.all() if one.job == job.job and one.folder is not None]
-        return Path(found[0]) if found else None
+    find = partial(_folder, job.meeting)
+    return LiveRun(lambda: Observed(job.addresses, job.job), secret=secret, folder=find)
 
-    return LiveRun(lambda: Observed(job.addresses, job.job), secret=secret, folder=folder)
+
+def _folder(meeting: str) -> Path | None:
+    """Return where the job's present run writes, if it is on this machine."""
+    return next((Path(one.folder) for one in RunningJob.all() if one.meeting == meeting and one.folder), None)
 
 
 def _elsewhere(host: str, port: int) -> LiveRun:
@@ -235,4 +240,6 @@ def _elsewhere(host: str, port: int) -> LiveRun:
         except RuntimeError as error:
             raise TransportError(f"the job's store at {host}:{port} is gone") from error
 
-    return LiveRun(find, secret=given_secret() or published or secret_of_user(name), folder=lambda: None)
+    return LiveRun(
+        find, secret=given_secret() or published or secret_of_user(name), folder=partial(_folder, f"{host}:{port}")
+    )

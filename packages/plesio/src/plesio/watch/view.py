@@ -18,6 +18,8 @@ __all__ = ["DecisionRow", "Glimpse", "RunView", "WorkerRow", "view_of"]
 SLOWER = 1.2
 """A worker is slow that takes so many times as long for a step as the median of the others."""
 LEAST_SLOWER_S = 0.001
+LEAST_WINDOW_S = 1.0
+"""In less training time than this a worker's beginning looks like slowness."""
 SILENT_S = 2.5
 """From this silence on a worker is named: beats come every second at the latest."""
 BUSY_CORES = 0.9
@@ -124,6 +126,7 @@ def view_of(now: Glimpse, earlier: Glimpse | None = None, *, note: str = "") -> 
     present = {} if figures is None else {one.worker: one for one in figures.workers}
     rows = _rows(result, spent, present)
     rate = _rate(now, earlier)
+    window_s = result.wall_s - (0.0 if earlier is None else earlier.result.wall_s)
     total = None if figures is None else figures.total_samples
     left = None if total is None else max(0, total - result.samples)
     losses = tuple((point.clock, point.loss) for point in result.losses)
@@ -149,7 +152,7 @@ def view_of(now: Glimpse, earlier: Glimpse | None = None, *, note: str = "") -> 
         staleness=(result.staleness.mean, result.staleness.p95, result.staleness.max),
         max_lead=result.max_lead,
         workers=rows,
-        slow=() if figures is None else tuple(_slow(rows, spent, present, result.workers)),
+        slow=() if figures is None else tuple(_slow(rows, spent, present, result.workers, window_s=window_s)),
         members=tuple(_members(result, rows)),
         decisions=tuple(_decisions(result.decisions)),
         checkpoint=None if figures is None else _checkpoint(figures.checkpoint),
@@ -240,6 +243,8 @@ def _slow(
     spent: Mapping[int, _Spent],
     present: Mapping[int, WorkerFigure],
     times: Sequence[WorkerTimes],
+    *,
+    window_s: float,
 ) -> list[str]:
     """Name the live workers that are silent, and the one that takes longest for a step where that is much longer."""
     live = [row.worker for row in rows if row.worker in present and present[row.worker].live]
@@ -249,6 +254,8 @@ def _slow(
         if present[worker].silent_s >= SILENT_S
     ]
     stepping = [worker for worker in live if worker in spent and spent[worker].steps]
+    if window_s < LEAST_WINDOW_S:
+        return said
     for verb, attribute in (("computes", "compute_s"), ("exchanges", "communicate_s")):
         took_s = {worker: spent[worker].a_step(getattr(spent[worker], attribute)) for worker in stepping}
         if len(took_s) < 2:
