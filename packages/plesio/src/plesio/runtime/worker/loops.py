@@ -10,26 +10,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
-from plesio.policies import Policy
 from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
-from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.between_steps import BetweenSteps
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.order import Order, subset_digest
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
-from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 from plesio.runtime.worker.world import World
 
-__all__ = ["BetweenSteps", "LoaderShard", "Loops", "num_samples"]
+__all__ = ["LoaderShard", "Loops", "num_samples"]
 
 T = TypeVar("T")
 
@@ -56,59 +53,6 @@ class LoaderShard:
 
     def __len__(self) -> int:
         return self._length()
-
-
-class BetweenSteps:
-    """The time between two steps: a loop fetches its next batch, and the session does what is due.
-
-    Args:
-        replica: Counts writes to parameters in this time as the session's, and has gradients after a backward pass.
-        policy: Tells whether workers may have unequally many batches.
-        checkpoint: Takes the checkpoint that is due, if one is; None where the session has none.
-    """
-
-    def __init__(
-        self,
-        times: StepTimes,
-        *,
-        steps: StepClock,
-        replica: Replica,
-        policy: Policy,
-        checkpoint: Callable[[], None] | None,
-    ) -> None:
-        self._times = times
-        self._steps = steps
-        self._changes = replica.changes
-        self.has_gradients = replica.has_gradients
-        self._checkpoint = checkpoint
-        self.policy = policy.spec
-        self._unequal = not policy.synchronous and not policy.has_collectives
-        """True if workers may have unequally many batches, and no collective is Plesio's own."""
-
-    def num_collectives(self) -> int:
-        """Count the collectives of the script's group so far, where a worker may have more batches than others."""
-        group = dist.group.WORLD if self._unequal and dist.is_initialized() else None
-        return 0 if group is None else int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
-
-    def begin(self) -> None:
-        """Begin computing: loading data is a part of the next step."""
-        self._times.begin()
-
-    def fetch(self, batches: Iterator[T], *, source: BatchSource | None = None) -> T | None:
-        """Take the checkpoint that is due, if one is, and return the next batch; None after the last one."""
-        self._times.begin()
-        with self._changes:
-            # where samples are dealt anew, another loader begins first, and draws a random number
-            if self._checkpoint is not None and (source is None or not source.redealt):
-                self._checkpoint()
-            return next(batches, None)
-
-    def save(self) -> None:
-        if self._checkpoint is not None:
-            self._checkpoint()
-
-    def waited(self, begun_s: float, ended_s: float) -> None:
-        self._times.waited(begun_s, ended_s, clock=self._steps.finished)
 
 
 class Loops:

@@ -18,11 +18,12 @@ from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
 from plesio.core.within import AT_LEAST_1
+from plesio.runtime.worker.between_steps import BetweenSteps
 from plesio.runtime.worker.evaluation import Evaluator, Goals, Metric
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
-from plesio.runtime.worker.loops import BetweenSteps, LoaderShard, Loops
+from plesio.runtime.worker.loops import LoaderShard, Loops
 from plesio.runtime.worker.meter import WorkerTimeline, number_of
 from plesio.runtime.worker.one_replica import OneReplica
 from plesio.runtime.worker.pacing import Pacer
@@ -87,13 +88,7 @@ class Session:
             deals=parts.deals,
             past=self._past,
             schedules=self._schedules,
-            between=BetweenSteps(
-                self._times,
-                steps=steps,
-                replica=replica,
-                policy=parts.policy,
-                checkpoint=None if saver is None else saver.take,
-            ),
+            between=BetweenSteps(self._times, steps=steps, replica=replica, policy=parts.policy, saver=saver),
             timeline=timeline,
             on_whole=self._compare,
         )
