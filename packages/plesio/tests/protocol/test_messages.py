@@ -221,9 +221,7 @@ def test_orders_come_out_as_they_went_in() -> None:
     orders: list[Order] = [
         AdmitOrder(worker=0, clock=1),
         CreditOrder(worker=0, clock=3),
-        ApplyOrder(
-            updates=((0, 1), (1, 1)), weight=0.5, version=1, num_live=2, num_workers=(2, 1), share=0.25, age=1.0
-        ),
+        ApplyOrder(updates=((0, 1), (1, 1)), weight=0.5, version=1, num_live=2, counts=(2, 1), share=0.25, age=1.0),
         ApplyOrder(updates=((0, 2),), weight=1.0, version=2, num_live=2),
         DropOrder(worker=0, clock=3),
         SnapshotOrder(number=0),

@@ -1,13 +1,13 @@
 """Consistency policies: how far workers may drift apart, and how their updates count. Pure: events in, actions out.
 
-==============  ========================================================================  ==========================
+==============  ========================================================================  ===========================
 file            concept                                                                   machine it starts
-==============  ========================================================================  ==========================
+==============  ========================================================================  ===========================
 bsp             every step waits for everyone                                             barrier
 fsdp            the same, with parameters, gradients and optimizer state in parts         barrier
 delayed         every step applies the mean gradient of d steps before                    barrier, d rounds open
 local_sgd       train alone for H steps, then average; with a delay, behind the steps     barrier
-diloco          train alone for H steps, whose mean is an outer optimizer's gradient      barrier
+diloco          train alone for H steps, whose mean is an outer optimizer's gradient      barrier, decoupled (store)
 post_local_sgd  torch's own: gradients for a while, then parameters every H steps         barrier
 hierarchical    one policy within a rack, another between racks                           the outer's
 ssp             never more than s steps ahead of the slowest                              barrier (s = 0), asynchronous
@@ -15,7 +15,7 @@ asp             no worker waits                                                 
 switch          one policy after another, by a schedule                                   steered
 adaptive        finds period, delay and shares while training                             steered
 interruptible   another policy, whose workers can be made to stand still together         steered
-==============  ========================================================================  ==========================
+==============  ========================================================================  ===========================
 
 `events` and `policy` are the interface to the worlds, `steered` changes from one policy to another, `weighting` counts
 updates by staleness, `compression` shortens them, `torch_hook` names torch's own compressions, `spec` is the text form,
@@ -33,6 +33,8 @@ from plesio.policies.events import (
     Admit,
     Apply,
     Arrived,
+    Await,
+    Elapsed,
     Event,
     Grant,
     Halt,
@@ -93,9 +95,11 @@ __all__ = [
     "Admit",
     "Apply",
     "Arrived",
+    "Await",
     "Cap",
     "Delayed",
     "DiLoCo",
+    "Elapsed",
     "Event",
     "EventLog",
     "ExchangeKind",

@@ -18,10 +18,15 @@ steps meanwhile. (Without a delay it takes θ_shared, whatever α is.)
     contributes fragment                      0        1        0
     merges fragment                              0        1         0
 
+*Decoupled* (``exchange=store``; "Decoupled DiLoCo", arXiv 2604.21428). The servers of the store keep θ and make the
+outer steps. A worker sends its delta after its own H steps and takes over the newest θ, and a step of θ is made as soon
+as a quorum of workers has contributed: see `plesio.policies.decoupled`.
+
 *Radial-directional averaging* (``merge=rda``; "Decoupled DiLoCo", arXiv 2604.21428): tensor by tensor, the mean of the
 outer gradients' lengths in the mean of their directions. A plain mean of gradients that disagree is shorter than they.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -29,12 +34,15 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.decoupled import DecoupledMachine
+from plesio.policies.fields import require_sent_in_full
 from plesio.policies.outer_rule import OuterRule
-from plesio.policies.policy import MergeKind, Policy, PolicyMachine
+from plesio.policies.policy import ExchangeKind, MergeKind, Policy, PolicyMachine
 
 __all__ = ["DiLoCo"]
 
 _ALPHA = 0.5
+_LONGEST_GRACE_S = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +58,16 @@ class DiLoCo(Policy):
         delay: τ, steps behind which an exchange is hidden, at most those between two exchanges; 0 waits for it.
         alpha: α, the share of its own parameters that a worker keeps at a merge; only with a delay.
         merge: ``mean`` of the outer gradients, or ``rda``: the mean of their lengths in the mean of their directions.
-        compression: Compression of outer gradients.
+        exchange: ``collective`` (default), where all meet, or ``store``, where a quorum is enough.
+        quorum: K, workers that contribute to an outer step on the store at least.
+        grace: Seconds for which others may join a quorum; ``auto`` for about as long as the delay hides.
+        weight: A delta counts the same in the mean (``equal``) or by its samples (``tokens``), on the store.
+        steps: Slow workers make as many local steps as others (``even``), or fewer in proportion (``dynamic``).
+        compression: Compression of outer gradients; none on the store.
 
     Raises:
-        PolicySpecError: A value that is out of range, or exchanges that do not fit between each other.
+        PolicySpecError: A value that is out of range, exchanges that do not fit between each other, or what only the
+            other exchange has.
 
     >>> policy = DiLoCo(local_steps=30, fragments=3, delay=5)
     >>> policy.spec, policy.period, policy.bound, policy.merges_at(15), policy.fragments_at(20)
@@ -72,10 +86,22 @@ class DiLoCo(Policy):
     delay: Annotated[int, AT_LEAST_0] = 0
     alpha: Annotated[float, Within(0, 1, without="high")] = _ALPHA
     merge: MergeKind = "mean"
+    exchange: ExchangeKind = "collective"
+    quorum: Annotated[int, AT_LEAST_1] = 1
+    grace: Annotated[
+        Annotated[float, Within(0, _LONGEST_GRACE_S)] | Literal["auto"],
+        "a number of seconds from 0 to 3600, or auto",
+    ] = 0.0
+    weight: Literal["equal", "tokens"] = "equal"
+    steps: Literal["even", "dynamic"] = "even"
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
+        if self.exchange == "store":
+            self._check_on_store()
+        else:
+            self._check_without_store()
         if self.local_steps % self.fragments:
             raise PolicySpecError(
                 f"diloco: {self.local_steps} local steps cannot be divided among {self.fragments} fragments; write a "
@@ -97,10 +123,60 @@ class DiLoCo(Policy):
                 f"compress={self.compression.spec.partition('+')[0]}+no_feedback, or leave merge out"
             )
 
+    def _check_on_store(self) -> None:
+        require_sent_in_full("diloco", compress=self.compression.spec)
+        if self.fragments > 1 or self.merge != "mean":
+            raise PolicySpecError(
+                "diloco: the store exchanges all parameters at once and merges their plain mean; leave fragments and "
+                "merge out, or use exchange=collective"
+            )
+        if self.delay >= self.local_steps:
+            raise PolicySpecError(
+                f"diloco: on the store a delta is merged before the next is sent; write a delay of "
+                f"{self.local_steps - 1} or less"
+            )
+        if self.grace == "auto" and not self.delay:
+            raise PolicySpecError(
+                "diloco: grace=auto lasts as long as the steps hide it that a worker trains on, and without a delay "
+                "there are none; write a delay, or a grace in seconds"
+            )
+
+    def _check_without_store(self) -> None:
+        for key, plain in (("quorum", 1), ("grace", 0.0), ("weight", "equal"), ("steps", "even")):
+            if getattr(self, key) != plain:
+                raise PolicySpecError(
+                    f"diloco: {key} is for workers that do not all wait for each other; leave it out, or write "
+                    "exchange=store"
+                )
+
     @property
     def period(self) -> int:
         """Local steps between two exchanges, each of the next fragment: H/P."""
         return self.local_steps // self.fragments
+
+    @property
+    def bound(self) -> float:
+        """Largest lead allowed, in steps; none on the store."""
+        return math.inf if self.exchange == "store" else self.period + self.delay - 1
+
+    @property
+    def synchronous(self) -> bool:
+        """True on the collective, where every exchange waits for all."""
+        return self.exchange == "collective"
+
+    @property
+    def credit_ahead(self) -> int:
+        """Steps before its credit ends with which a worker's exchange begins: those that it is hidden behind."""
+        return self.delay if self.exchange == "store" else 0
+
+    @property
+    def looks_at_pace(self) -> bool:
+        """True if slow workers make fewer steps."""
+        return self.steps == "dynamic"
+
+    def exchanges_at(self, clock: int) -> bool:
+        """Return True if a worker contributes after step ``clock``; on the store its credit tells it when."""
+        return self.exchange == "collective" and Policy.exchanges_at(self, clock)
 
     @property
     def outer_step(self) -> OuterRule:
@@ -117,4 +193,14 @@ class DiLoCo(Policy):
         return ((clock // self.period - 1) % self.fragments,)
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
+        if self.exchange == "store":
+            return DecoupledMachine(
+                local_steps=self.local_steps,
+                quorum=self.quorum,
+                grace=self.grace,
+                delay=self.delay,
+                dynamic=self.steps == "dynamic",
+                by_samples=self.weight == "tokens",
+                clock=clock,
+            )
         return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

@@ -22,6 +22,8 @@ __all__ = [
     "Admit",
     "Apply",
     "Arrived",
+    "Await",
+    "Elapsed",
     "Event",
     "Grant",
     "Halt",
@@ -104,13 +106,18 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
         base_version: Version of the shared parameters that the first of these steps began from. Rounds that wait for
             everyone do not look at it.
         finite: False when the worker found NaN or infinity in it and sent no values.
+        step_s: Seconds of one of these steps, by which a policy may have slow workers make fewer; 0, and left out of
+            logs, if it does not look at them.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("step_s",)
 
     worker: int
     clock: int
     num_steps: int = 1
     base_version: int = 0
     finite: bool = True
+    step_s: float = 0.0
 
 
 class Reviewed(_Tagged, frozen=True, kw_only=True):
@@ -234,7 +241,13 @@ class Resumed(_Tagged, frozen=True, kw_only=True):
     clock: int
 
 
-Event = Joined | Left | Arrived | Reviewed | Ready | Pause | Resumed
+class Elapsed(_Tagged, frozen=True, kw_only=True):
+    """The time is over that an `Await` has asked for."""
+
+    number: int
+
+
+Event = Joined | Left | Arrived | Reviewed | Ready | Pause | Resumed | Elapsed
 
 
 class Admit(_Tagged, frozen=True, kw_only=True):
@@ -269,12 +282,10 @@ class Apply(_Tagged, frozen=True, kw_only=True):
             over all workers. An optimizer's memory moves on by so much of a synchronous step.
         age: Rounds that were applied between the pull of the parameters that a gradient began from and its own
             application.
+        by_samples: True if an update counts in the mean by the samples that it is made of.
     """
 
-    omits: ClassVar[tuple[str, ...]] = (
-        "share",
-        "age",
-    )
+    omits: ClassVar[tuple[str, ...]] = ("share", "age", "by_samples")
 
     updates: tuple[tuple[int, int], ...]
     weight: float
@@ -282,6 +293,7 @@ class Apply(_Tagged, frozen=True, kw_only=True):
     staleness: tuple[int, ...]
     share: float = 1.0
     age: float = 0.0
+    by_samples: bool = False
 
 
 class Refuse(_Tagged, frozen=True, kw_only=True):
@@ -342,4 +354,19 @@ class Stay(_Tagged, frozen=True, kw_only=True):
     reason: str = ""
 
 
-Action = Admit | Grant | Apply | Refuse | Steer | Halt | Stay
+class Await(_Tagged, frozen=True, kw_only=True):
+    """`Elapsed` with this number is to follow when some time has passed.
+
+    Attributes:
+        for_s: Seconds.
+        steps: The time is as long as so many steps hide; 0 if it is given in seconds.
+    """
+
+    omits: ClassVar[tuple[str, ...]] = ("for_s", "steps")
+
+    number: int
+    for_s: float = 0.0
+    steps: int = 0
+
+
+Action = Admit | Grant | Apply | Refuse | Steer | Halt | Stay | Await

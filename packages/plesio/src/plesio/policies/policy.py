@@ -126,6 +126,16 @@ class Policy:
         return 0
 
     @property
+    def credit_ahead(self) -> int:
+        """Steps before its credit ends with which a worker's exchange with the store begins."""
+        return 0
+
+    @property
+    def looks_at_pace(self) -> bool:
+        """True if updates on the store tell how long their steps took."""
+        return False
+
+    @property
     def weighting(self) -> Weighting:
         """Weight of an update by its staleness."""
         return UNWEIGHTED
@@ -191,8 +201,10 @@ class Policy:
     @property
     def undoes_writes(self) -> str | None:
         """Clause on how the policy undoes a script's writes into parameters after a step; None if it does not."""
-        if self.exchange == "store":
-            return "the servers step and never see it" if self.update == "gradient" else None
+        if self.exchange == "store" and self.update == "gradient":
+            return "the servers step and never see it"
+        if self.exchange == "store" and self.outer_step is None:
+            return None
         if self.update == "gradient" and self.delay > 0:
             return "gradients of steps before are applied after it"
         if self.compression.keeps_residual:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from plesio.core.arguments import checked
-from plesio.core.errors import PolicySpecError, nearest
+from plesio.core.errors import ConfigError, PolicySpecError, nearest
+from plesio.core.units import parse_seconds
 from plesio.policies.adaptive import Adaptive
 from plesio.policies.asp import ASP
 from plesio.policies.bsp import BSP
@@ -41,6 +42,16 @@ def _bound(value: str) -> float:
     return math.inf if value == "inf" else whole(value)
 
 
+def _grace(value: str) -> float | str:
+    """Parse a time, in seconds where it has no unit."""
+    if value == "auto":
+        return value
+    try:
+        return float(value) if value.replace(".", "").isdigit() else parse_seconds(value)
+    except ConfigError:
+        raise ValueError(value) from None
+
+
 def _bsp(**options: Any) -> Policy:
     """Parse BSP: backup workers are on the store, which need not be written."""
     return BSP(**({"exchange": "store"} if options.get("backup") else {}) | options)
@@ -58,7 +69,11 @@ class _Form:
 
 
 _READERS: Mapping[type, Callable[[str], Any]] = {float: float, int: whole, bool: on_off}
-_WORDS: Mapping[Callable[[str], Any], str] = {float: "a number", on_off: '"on" or "off"'}
+_WORDS: Mapping[Callable[[str], Any], str] = {
+    float: "a number",
+    on_off: '"on" or "off"',
+    _grace: 'a time, as in "200 ms", or "auto"',
+}
 """Kinds of values, by their readers, for the line on one that cannot be read; others are whole numbers."""
 
 
@@ -131,7 +146,8 @@ _FORMS = {
     "diloco": _Form(
         make=DiLoCo,
         help="workers train alone for LOCAL_STEPS steps, and the mean of what they came to is the gradient of an outer "
-        "optimizer; in FRAGMENTS parts, one after the other, DELAY steps behind the training",
+        "optimizer; in FRAGMENTS parts, one after the other, DELAY steps behind the training; on the store as soon as "
+        "QUORUM workers are there",
         example="diloco:30,fragments=3,delay=5",
         argument=("local_steps", whole),
         keys={
@@ -142,6 +158,11 @@ _FORMS = {
             "delay": ("delay", whole),
             "alpha": ("alpha", float),
             "merge": ("merge", str),
+            "exchange": ("exchange", str),
+            "quorum": ("quorum", whole),
+            "grace": ("grace", _grace),
+            "weight": ("weight", str),
+            "steps": ("steps", str),
             "compress": ("compression", parse_compression),
         },
     ),
@@ -344,6 +365,13 @@ def describe(policy: Policy) -> str:
 
 
 def _describe_diloco(policy: DiLoCo) -> str:
+    if policy.exchange == "store":
+        behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
+        few = "each" if policy.quorum == 1 else f"the mean of {policy.quorum} or more"
+        return (
+            f"Workers train alone and exchange every {_every(policy.period)}{behind}; {few} of what they come to is "
+            "the gradient of an outer optimizer, and no worker waits for more."
+        )
     part = "" if policy.fragments == 1 else f", one of {policy.fragments} fragments of the parameters"
     behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
     return (

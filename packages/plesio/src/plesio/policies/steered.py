@@ -36,6 +36,7 @@ from plesio.policies.events import (
     Action,
     Admit,
     Arrived,
+    Elapsed,
     Event,
     Grant,
     Halt,
@@ -122,6 +123,8 @@ class SteeredMachine:
                 return self._go_on()
             case Resumed(clock=clock):
                 return self._resume(clock)
+            case Elapsed():
+                return () if self._inner is None else self._with_halt(self._inner.handle(event))
             case Pause(reason=reason):
                 self._pausing, self._pause_for = True, reason
                 return self._stop_to_pause()

@@ -65,15 +65,17 @@ class Push(Message, frozen=True, kw_only=True, tag=2):
         present: Indices of the slices in the payload; None for all.
         finished: Leased samples that it is made of.
         groups: Options of the optimizer's parameter groups, if they have changed.
+        step_s: Seconds of one of these steps.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("groups",)
+    omits: ClassVar[tuple[str, ...]] = ("groups", "step_s")
 
     num_steps: int
     num_samples: int
     present: tuple[int, ...] | None
     finished: tuple[Finished, ...]
     groups: tuple[dict[str, Any], ...] | None = None
+    step_s: float = 0.0
 
 
 class Pull(Message, frozen=True, kw_only=True, tag=3):

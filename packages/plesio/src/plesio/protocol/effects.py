@@ -52,7 +52,7 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
         updates: (worker, clock) of each.
         weight: Weight, as in `plesio.policies.Apply`.
         num_live: Workers that are there, resting ones too.
-        num_workers: How many workers' work each update is; None is one each.
+        counts: What each update counts in their mean: the workers whose work it is, or its samples; None is one each.
         share: Share, as in `plesio.policies.Apply`.
         age: The same.
         samples: Samples of all workers that have been trained on with these.
@@ -62,7 +62,7 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
     weight: float
     version: int
     num_live: int
-    num_workers: tuple[int, ...] | None = None
+    counts: tuple[int, ...] | None = None
     share: float = 1.0
     age: float = 0.0
     samples: int = 0
@@ -70,7 +70,7 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
     def left_out(self) -> tuple[str, ...]:
         """Share and age go together."""
         whole = ("share", "age") if (self.share, self.age) == (1.0, 0.0) else ()
-        return whole if self.num_workers is not None else ("num_workers", *whole)
+        return whole if self.counts is not None else ("counts", *whole)
 
 
 class DropOrder(_Order, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ nobody waits for ever.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from plesio.policies import (
     Admit,
     Apply,
     Arrived,
+    Await,
+    Elapsed,
     Event,
     Grant,
     Joined,
@@ -129,6 +132,8 @@ class _Play:
     tally: _Tally = field(default_factory=_Tally)
     ends: list[tuple[float, int]] = field(default_factory=list)
     """When steps under way end, and whose they are."""
+    awaited: list[tuple[float, int]] = field(default_factory=list)
+    """When the times are over that the machine has asked for, and their numbers."""
 
     def run(self, num_steps: int, faults: Sequence[Fault]) -> Played:
         for _ in self.step_s:
@@ -136,6 +141,10 @@ class _Play:
         coming = sorted(faults, key=lambda fault: fault.at_s)
         while sum(self.steps.values()) < num_steps:
             self._begin_steps()
+            if self.awaited and self.awaited[0][0] <= min([end_s for end_s, _ in self.ends[:1]], default=math.inf):
+                self.now_s, window = heapq.heappop(self.awaited)
+                self._tell(Elapsed(number=window))
+                continue
             if coming and (not self.ends or coming[0].at_s <= self.ends[0][0]):
                 self._befall(coming.pop(0))
                 continue
@@ -227,6 +236,8 @@ class _Play:
                 self.tally.staleness += staleness
             case Refuse(worker=number, clock=clock):
                 self._settle((number, clock))
+            case Await(number=number, for_s=for_s, steps=steps):
+                heapq.heappush(self.awaited, (self.now_s + for_s + steps * self.step_s[0](), number))
             case _:
                 raise AssertionError(f"{action} is for policies that change while they run")
 

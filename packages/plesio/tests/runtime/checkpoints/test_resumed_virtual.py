@@ -29,6 +29,10 @@ ON_STORE = (
     "ssp:4",
     "ssp:3,period=2",
     "asp,update=delta",
+    "asp,delay=1",
+    "ssp:3,period=3,delay=2",
+    "diloco:4,exchange=store,quorum=2",
+    "diloco:4,exchange=store,delay=2",
     "bsp,exchange=store",
     "bsp,backup=1",
     "local_sgd:4,exchange=store",
@@ -65,6 +69,7 @@ def alike(one: dict[str, Any]) -> dict[str, Any]:
 ALWAYS = (
     "bsp",
     "diloco:8,fragments=2,delay=2",
+    "diloco:4,exchange=store,quorum=2",
     "local_sgd:8,delay=4",
     "ssp:4",
     "adaptive",

@@ -122,7 +122,7 @@ def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: P
     assert joined == [Joined(worker=0, num_workers=3), Joined(worker=3, num_workers=2)]
     run.arrive(3, 1, samples=2, finished=((0, 0, 4),))
     [apply] = [order for order in run.orders if isinstance(order, ApplyOrder)]
-    assert (apply.weight, apply.num_workers, apply.num_live) == (2 / 5, (2,), 5)
+    assert (apply.weight, apply.counts, apply.num_live) == (2 / 5, (2,), 5)
     assert run.coordinator.ledger.samples.applied == 4
 
 

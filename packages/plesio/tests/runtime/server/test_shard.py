@@ -171,7 +171,7 @@ def test_in_a_mean_an_update_counts_by_the_workers_whose_work_it_is(update: Upda
             parameter.data.add_(parameter.grad)
     if update == "gradient":
         optimizer.step()
-    servers.apply([(0, 1), (3, 1)], num_live=8, num_workers=[3, 1])
+    servers.apply([(0, 1), (3, 1)], num_live=8, counts=[3, 1])
     assert_same(servers, model)
     for name, buffer in replica.buffers.items():
         torch.testing.assert_close(servers.state()[name], buffer + ((3 * 3.0 - 3.0) / 4 - buffer) * 4 / 8)

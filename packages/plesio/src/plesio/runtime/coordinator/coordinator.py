@@ -38,6 +38,8 @@ from plesio.core.trace import TraceWriter
 from plesio.policies import (
     Admit,
     Apply,
+    Await,
+    Elapsed,
     Event,
     Grant,
     Halt,
@@ -90,6 +92,9 @@ from plesio.runtime.coordinator.updates import Updates
 
 __all__ = ["Coordinator"]
 
+HIDDEN_SHARE = 0.5
+"""Share of the time of hidden steps that a policy may wait; the rest is for what has been decided to travel."""
+
 
 class Coordinator:
     """Decides one run.
@@ -105,6 +110,8 @@ class Coordinator:
     ) -> None:
         policy, saving = parse_policy(join.policy), join.saving
         self._total_samples = join.total_samples
+        self._awaited: dict[int, float] = {}
+        """When the times are over that the policy has asked for, by their numbers."""
         self.ledger = Ledger(policy=policy.title, info=join.info, num_workers=join.num_workers, world=world)
         note, entries, trace = self.ledger.fallbacks.note, None, None
         if folder is not None:
@@ -300,7 +307,25 @@ class Coordinator:
         for worker in self._members.silent_since(now_s - self.lease_s):
             effects += self.lose(worker, now_s=now_s)
         effects += self._carry_out(self._regroupings.part(now_s=now_s, lease_s=self.lease_s), now_s=now_s)
+        effects += self.elapse(now_s=now_s)
         return effects + self._pause_if_due(now_s)
+
+    @property
+    def due_s(self) -> float | None:
+        """The next moment at which `elapse` has something to do; None if there is none."""
+        return min(self._awaited.values(), default=None)
+
+    def elapse(self, *, now_s: float) -> list[Effect]:
+        """Tell the policy of each time that it has asked for and that is over."""
+        effects: list[Effect] = []
+        for number in [number for number, at_s in self._awaited.items() if at_s <= now_s]:
+            del self._awaited[number]
+            effects += self._decide(Elapsed(number=number), now_s=now_s)
+        return effects
+
+    def _seconds_of(self, wish: Await) -> float:
+        steps_s = [self.ledger.workers.latest(worker).recent_step_s for worker in self.live]
+        return wish.for_s + HIDDEN_SHARE * wish.steps * min((one_s for one_s in steps_s if one_s > 0), default=0.0)
 
     def _pause_if_due(self, now_s: float) -> list[Effect]:
         return self._decide(Pause(), now_s=now_s) if self._checkpoints.due(now_s) else []
@@ -345,6 +370,8 @@ class Coordinator:
                         action = self._checkpoints.postponed(action)
                     effects += self._changes.steer(action, paused=paused, now_s=now_s)
                     effects += self._checkpoints.take(action, now_s=now_s)
+                case Await(number=number):
+                    self._awaited[number] = now_s + self._seconds_of(action)
                 case Halt():
                     self._stage.halting = True
                     effects += [HaltOrder(), *self._carry_out(self._sampling.answer(), now_s=now_s)]

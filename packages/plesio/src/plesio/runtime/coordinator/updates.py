@@ -140,13 +140,15 @@ class Updates:
         whole = [self._whole.pop(update, (0, 0)) for update in action.updates]
         num_samples, num_positions = (sum(numbers) for numbers in zip((0, 0), *whole, strict=True))
         ledger.applied(action, num_samples=num_samples, num_positions=num_positions)
-        num_workers = tuple(members[worker].num_workers for worker, _ in action.updates)
+        counts = tuple(members[worker].num_workers for worker, _ in action.updates)
+        if action.by_samples:
+            counts = tuple(max(1, number) for number, _ in whole)
         order = ApplyOrder(
             updates=action.updates,
             weight=action.weight,
             version=action.version,
             num_live=max(1, sum(members.known().values())),  # workers that rest count, too, as in the policy's weights
-            num_workers=num_workers if members.by_racks else None,
+            counts=counts if members.by_racks or action.by_samples else None,
             share=action.share,
             age=action.age,
             samples=ledger.samples.applied_positions,

@@ -182,6 +182,16 @@ class CurrentRun:
         if self._coordinator is not None:
             self._act(self._coordinator.tick(now_s=self._clock.now_s(), busy_s=busy_s))
 
+    @property
+    def due_s(self) -> float | None:
+        """The next moment at which `elapse` has something to do; None if there is none."""
+        return None if self._coordinator is None else self._coordinator.due_s
+
+    def elapse(self) -> None:
+        """Act on the times that the policy has asked for and that are over."""
+        if self._coordinator is not None:
+            self._act(self._coordinator.elapse(now_s=self._clock.now_s()))
+
     def take_over(self, line: str) -> None:
         """Take over from the server that this one is a backup of, and note ``line`` in the results."""
         self._writes = True

@@ -1,6 +1,7 @@
 """The processes of a server that has a backup, and of the backup: `plesio.runtime.server.primary_backup` on sockets."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +77,7 @@ class PrimaryProcess(ServerProcess):
         for incoming in self.endpoint.poll(0.0):
             self._primary.take(incoming, now_s=time.perf_counter())
         now_s = time.perf_counter()
-        if now_s - self._ticked_s >= POLL_S:
+        if now_s - self._ticked_s >= POLL_S or self._due_in_s() <= 0:
             self._ticked_s = now_s
             self._primary.tick(now_s=now_s)
         self._read_acknowledgements(0.0)
@@ -146,9 +147,15 @@ class BackupProcess(ServerProcess):
             except (TypeError, ValueError) as error:
                 self._backup.refuse(incoming, error)
         now_s = time.perf_counter()
-        if self._backup.serves and now_s - self._ticked_s >= POLL_S:
+        if self._backup.serves and (now_s - self._ticked_s >= POLL_S or self._due_in_s() <= 0):
             self._ticked_s = now_s
             self._backup.tick(now_s=self._backup.time_s(now_s))
+
+    def _due_in_s(self) -> float:
+        return super()._due_in_s() if self._backup.serves else math.inf  # until then it acts on the primary's entries
+
+    def _run_s(self) -> float:
+        return self._backup.time_s(time.perf_counter())
 
     def _end(self) -> None:
         if self._backup.serves:

@@ -176,7 +176,15 @@ class ServerProcess:
         self._server.run.check_leases(busy_s=time.perf_counter() - begun_s)
 
     def _wait(self, timeout_s: float) -> None:
-        self._poller.poll(math.ceil(timeout_s * 1e3))
+        self._poller.poll(math.ceil(max(0.0, min(timeout_s, self._due_in_s())) * 1e3))
+
+    def _due_in_s(self) -> float:
+        """Return the seconds until the policy has to be told of a time that it has asked for; infinity without one."""
+        due_s = self._server.run.due_s
+        return math.inf if due_s is None else due_s - self._run_s()
+
+    def _run_s(self) -> float:
+        return time.perf_counter()
 
     def close(self) -> None:
         if self._first is not None:

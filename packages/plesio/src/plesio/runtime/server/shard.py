@@ -10,7 +10,8 @@ Two ways to apply, chosen by the policy's ``update``:
 * ``gradient``: a stock `torch.optim` optimizer steps with the mean gradient and every learning rate times the weight,
   or makes the part of its step that is due to updates which are but a part of a round (`interleaved`). A slice whose
   gradient was absent from all updates is left alone, as torch leaves a parameter whose ``grad`` is None.
-* ``delta``: the mean delta times the weight is added.
+* ``delta``: the mean delta times the weight is added. Where there is an outer optimizer too, it steps, as above, with
+  the mean delta as a negative gradient.
 
 Tensors of 16 bits are kept in float32 (*masters*), which updates and the optimizer work on: a share of an update that
 is less than half of what the 16 bits resolve would be lost otherwise, time and again. What is pulled is rounded.
@@ -78,7 +79,7 @@ class Shard:
 
     Args:
         block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
-        optimizer: For ``gradient`` updates.
+        optimizer: Steps with ``gradient`` updates; with deltas, if there is one.
         allocate: Gives the memory that a pull is packed into.
     """
 
@@ -108,7 +109,7 @@ class Shard:
         self._num_moving = sum(piece.kind != "still" for piece in slices)  # those that do not come last
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
-        self._optimizer = self._build(optimizer) if update == "gradient" and optimizer is not None else None
+        self._optimizer = None if optimizer is None else self._build(optimizer)
         self._steps = [] if self._optimizer is None else list(map(InterleavedOptimizer, parts_of(self._optimizer)))
 
     @classmethod
@@ -195,7 +196,8 @@ class Shard:
     def apply(self, order: ApplyOrder) -> None:
         """Make the mean of the order's pending updates, times its weight, its version."""
         pending = [self._pending.pop(update) for update in order.updates]
-        counts = [1] * len(pending) if order.num_workers is None else order.num_workers
+        counts = [1] * len(pending) if order.counts is None else order.counts
+        weight = order.weight if self._update == "gradient" else order.share
         for one in pending:
             if one.groups is not None:
                 self._set_options(one.groups)
@@ -207,14 +209,16 @@ class Shard:
             if self._slices[index].kind == "buffer":
                 count = sum(n for _, n in values)
                 tensor.lerp_(_mean(values, count), min(1.0, count / order.num_live))
-            elif self._update == "delta":
+            elif self._update == "delta" and self._optimizer is None:
                 tensor.add_(_mean(values, sum(counts)), alpha=order.weight)
+            elif self._update == "delta":  # of a round, of which this is a share
+                tensor.grad = _mean(values, sum(counts)) * -(order.weight / order.share)
             else:
                 tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = order.version
         # one step, of all slices together
         for stepper in self._steps:
-            stepper.step(weight=order.weight, share=order.share, age=order.age)
+            stepper.step(weight=weight, share=order.share, age=order.age)
         for view, tensor in self._narrow(touched):  # what is pulled is rounded
             view.copy_(tensor.detach())
         self.version = order.version

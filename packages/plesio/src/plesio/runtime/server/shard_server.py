@@ -150,7 +150,11 @@ class ShardServer:
         shard.push(header.worker, clock=header.clock, payload=bulk.payload, present=push.present, groups=push.groups)
         self._pushes[header.worker, header.clock] = bulk
         event = Arrived(
-            worker=header.worker, clock=header.clock, num_steps=push.num_steps, base_version=header.base_version
+            worker=header.worker,
+            clock=header.clock,
+            num_steps=push.num_steps,
+            base_version=header.base_version,
+            step_s=push.step_s,
         )
         rates = None if push.groups is None else tuple(float(group["lr"]) for group in push.groups if "lr" in group)
         return PartArrived(

@@ -158,6 +158,8 @@ def test_a_stage_on_the_store_that_waits_for_all_changes_nothing(policy: str, op
         ("switch:bsp/ssp:4@3/local_sgd:4@10/asp@14/bsp@20", {}),
         ("switch:local_sgd:4,delay=2/ssp:2,update=delta@6/bsp@13", {}),
         ("switch:asp/bsp@7/ssp:3@11", {"loader_workers": 2}),
+        ("switch:bsp/diloco:3,exchange=store@5/bsp@14", {}),
+        ("switch:asp,delay=1/bsp@7/ssp:3,period=2,delay=2@11", {}),
         ("switch:bsp/asp@4/ssp:1@9/bsp@15", {}),
         ("switch:bsp/asp@7/bsp@9/asp@11/bsp@13/asp@15/bsp@17/asp@19", {}),
         ("switch:bsp/asp@8/bsp@10", {"samples": 250, "loops": 1}),

@@ -6,12 +6,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.policies.outer_rule import OuterRule
 from plesio.runtime.parameters.layout import SliceLayout
+from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, DeltaAveraging, ReducerMaker
@@ -63,6 +65,8 @@ class CollectiveExchanges:
         self._outer: list[dict[torch.dtype, OuterStep]] = []
         """The outer steps of each fragment, by dtype."""
         self._outer_made_as: OuterRule | None = None
+        self._served: tuple[OuterRule, Optimizer] | None = None
+        """The outer optimizer of the servers, as it was when the last stage on the store ended."""
         self._racks: Racks | None = None
         """Known when it is first needed: all ranks take part in that."""
 
@@ -95,18 +99,35 @@ class CollectiveExchanges:
             self._replica.scaling.agree(self._group, device=self._replica.device)
 
     def own(self) -> dict[str, Any]:
+        if self._served is not None:
+            rule, optimizer = self._served
+            states = [dict(optimizer.state.get(p, {})) for p in self._replica.parameters.values()]
+            return {"made_as": None, "served_as": asdict(rule), "served": states}
         if self._outer_made_as is None:
             return {"made_as": None}
         velocities = [{str(dtype): step.velocity for dtype, step in one.items()} for one in self._outer]
         return {"made_as": asdict(self._outer_made_as), "outer": velocities}
 
     def take_own(self, own: dict[str, Any]) -> None:
+        if "served_as" in own:
+            optimizer = self._serve(OuterRule(**own["served_as"]))
+            assert optimizer is not None, "made of a rule"
+            for parameter, state in zip(self._replica.parameters.values(), own["served"], strict=True):
+                optimizer.state[parameter] = dict(state)
         if own["made_as"] is None:
             return
         self._make_outer(OuterRule(**own["made_as"]), num_fragments=len(own["outer"]))
         for one, velocities in zip(self._outer, own["outer"], strict=True):
             for dtype, step in one.items():
                 step.go_on_from(velocities[str(dtype)], device=self._replica.device)
+
+    def _serve(self, rule: OuterRule | None) -> Optimizer | None:
+        """Return the servers' outer optimizer of this rule, the last one if it was made alike; none without a rule."""
+        if rule is None:
+            self._served = None
+        elif self._served is None or self._served[0] != rule:
+            self._served = rule, outer_optimizer(rule, self._replica.optimizer)
+        return None if self._served is None else self._served[1]
 
     def _make_outer(self, rule: OuterRule, *, num_fragments: int) -> None:
         self._outer_made_as = rule
@@ -140,6 +161,7 @@ class CollectiveExchanges:
     def build(self, policy: Policy) -> CollectiveExchange:
         changes, warn = self._replica.changes, self._timeline.meter.warn
         changes.lost_under(policy, warn=warn, refuses=self._gauge is None)  # else there will be another policy
+        self._serve(None)
         return self._build(policy)
 
     def _build(self, policy: Policy) -> CollectiveExchange:
@@ -266,7 +288,13 @@ class CollectiveExchanges:
         """Build the exchange of a policy on the store, in the middle of a run, for a replica that is equal on all."""
         layout = SliceLayout.of(self._replica.tensors.exchanged(), num_servers=len(client.endpoints))
         store = StoreExchange(
-            self._replica, policy=policy, client=client, layout=layout, timeline=self._timeline, gauge=self._gauge
+            self._replica,
+            policy=policy,
+            client=client,
+            layout=layout,
+            timeline=self._timeline,
+            gauge=self._gauge,
+            outer=self._serve(policy.outer_step),
         )
         return store if policy.inner is None else self.build_on_store(policy.inner, store)
 

@@ -21,11 +21,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from plesio.policies import Policy
 from plesio.protocol.bulk import Push
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options
+from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
@@ -56,11 +58,13 @@ class _Pull(NamedTuple):
 
     Attributes:
         number: The request's.
+        clock: When it was asked for.
         due: The clock after whose step the answer is merged.
-        asked_s: When it was asked for.
+        asked_s: The time then.
     """
 
     number: int
+    clock: int
     due: int
     asked_s: float
 
@@ -79,6 +83,7 @@ class StoreExchange(Exchange):
         layout: SliceLayout,
         timeline: WorkerTimeline,
         gauge: Gauge | None = None,
+        outer: Optimizer | None = None,
     ) -> None:
         self._replica = replica
         self._policy = policy
@@ -86,7 +91,9 @@ class StoreExchange(Exchange):
         self._gauge = gauge
         self._client = client
         self._timeline = timeline
-        self._stored = StoredState(replica, policy=policy, client=client, layout=layout)
+        if outer is None and policy.outer_step is not None:
+            outer = outer_optimizer(policy.outer_step, replica.optimizer)
+        self._stored = StoredState(replica, policy=policy, client=client, layout=layout, outer=outer)
         self._gradients: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
@@ -94,6 +101,8 @@ class StoreExchange(Exchange):
         self._clock = 0
         self._pushed_clock = 0
         self._version = 0
+        self._began_s, self._blocked_s = timeline.now_s(), 0.0
+        """When the steps of the update under way began, and the seconds since in which the worker was blocked."""
         self._base_version: int | None = None
         """Version from which the update under way began; None before its first step."""
         self._under_way: _Pull | None = None
@@ -128,8 +137,7 @@ class StoreExchange(Exchange):
         begun_s = self._timeline.now_s()
         replies = self._client.shared(snapshot=None, optimizer=True)
         self._merge(replies)
-        if self._policy.update == "gradient":
-            self._stored.set_optimizer(replies)
+        self._stored.set_optimizer(replies)
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
     def offer(self) -> None:
@@ -155,8 +163,8 @@ class StoreExchange(Exchange):
         if due:
             self.exchange()
             self.stepped(finite=finite)
-        elif self._under_way is not None and progress.clock >= self._under_way.due:
-            self._finish_pull()
+        else:
+            self._finish_pull_if_due()
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def stepped(self, *, finite: bool) -> None:
@@ -169,7 +177,8 @@ class StoreExchange(Exchange):
 
         The answer to one that is under way brings credit.
         """
-        return self._policy.exchanges_at(clock) or (self._under_way is None and clock + 1 > self.answer.credit)
+        early = clock + 1 + self._policy.credit_ahead > self.answer.credit
+        return self._policy.exchanges_at(clock) or (self._under_way is None and early)
 
     def add(self, progress: StepProgress, *, finite: bool, due: bool) -> None:
         """Make the step that is in the gradients a part of the update under way, if it is finite."""
@@ -202,8 +211,7 @@ class StoreExchange(Exchange):
         self._push()
         self._finish_pull()
         self._begin_pull(clock=min(self._clock + self._policy.delay, max(self._clock, self.answer.credit)))
-        if not self._policy.delay:
-            self._finish_pull()
+        self._finish_pull_if_due()
 
     def _accumulate(self) -> None:
         for name, parameter in self._replica.parameters.items():
@@ -242,6 +250,7 @@ class StoreExchange(Exchange):
                 present=None,
                 finished=self._client.take_finished(),
                 groups=groups if changed else None,
+                step_s=self._step_s() if self._policy.looks_at_pace else 0.0,
             )
             self._client.push(push, clock=clock, base_version=base_version, present=present, payloads=payloads)
             now_s = self._timeline.now_s()
@@ -249,6 +258,12 @@ class StoreExchange(Exchange):
             self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
         self._gradients = {}
         self._num_steps = self._num_samples = 0
+
+    def _step_s(self) -> float:
+        """Return the seconds of a step of the update under way, less those in which the worker was blocked."""
+        took_s = self._timeline.now_s() - self._began_s - self._blocked_s
+        self._began_s, self._blocked_s = self._timeline.now_s(), 0.0
+        return took_s / self._num_steps
 
     def _tell_frozen(self) -> None:
         frozen = self._replica.frozen_since
@@ -272,7 +287,7 @@ class StoreExchange(Exchange):
         """Ask for the parameters with the update that was pushed, and for credit beyond ``clock``."""
         asked_s = self._timeline.now_s()
         number = self._client.ask(after=self._pushed_clock, clock=clock, known_version=self._version)
-        self._under_way = _Pull(number, due=clock, asked_s=asked_s)
+        self._under_way = _Pull(number, clock=self._clock, due=clock, asked_s=asked_s)
         if self._hides_steps:
             self._stored.begin_delta()
 
@@ -281,6 +296,10 @@ class StoreExchange(Exchange):
         """True if the replica may step by itself behind a pull."""
         return self._policy.delay > 0 and (self._policy.update == "delta" or self._policy.period > 1)
 
+    def _finish_pull_if_due(self) -> None:
+        if self._under_way is not None and self._clock >= self._under_way.due:
+            self._finish_pull()
+
     def _finish_pull(self) -> None:
         """Merge the answer to the pull under way, if there is one."""
         if self._under_way is None:
@@ -288,8 +307,10 @@ class StoreExchange(Exchange):
         pull, self._under_way = self._under_way, None
         begun_s = self._timeline.now_s()
         replies = self._client.pulled(pull.number)
-        self._merge(replies, behind=self._hides_steps)
+        # without steps since, the worker takes what the servers have, as it is
+        self._merge(replies, behind=self._hides_steps and self._clock > pull.clock)
         ended_s = self._timeline.now_s()
+        self._blocked_s += ended_s - begun_s
         # the server says how long it held the answer back for others; the rest was the transfer. Waiting comes first,
         # so it is what the steps hide first
         held_s = max(reply.held_s for reply in replies)

@@ -35,13 +35,18 @@ class StoredState:
 
     Args:
         policy: Its ``update`` has the servers step (``gradient``) or the workers (``delta``).
+        outer: Has the state of the servers' outer optimizer, if they have one; it steps nothing here.
     """
 
-    def __init__(self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout) -> None:
+    def __init__(
+        self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout, outer: Optimizer | None
+    ) -> None:
         self._replica = replica
         self._client = client
         self._layout = layout
-        self._update = policy.update
+        self._update, self._own_share = policy.update, policy.own_share
+        self._served = replica.optimizer if policy.update == "gradient" else outer
+        """The optimizer whose state the servers have."""
         self._by_name = {
             name: tensor for name, tensor, _, _ in [*replica.tensors.exchanged(), *replica.tensors.still()]
         }
@@ -61,10 +66,10 @@ class StoredState:
         optimizer = None
         states: list[Table | None] = [None for _ in self._layout.servers]
         tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
-        if self._update == "gradient":
-            optimizer = optimizer_spec(self._replica.optimizer)
+        if self._served is not None:
+            optimizer = optimizer_spec(self._served)
             for server in range(len(self._layout.servers)):
-                table, tensors[server] = read_state(self._replica.optimizer, self._pieces(server))
+                table, tensors[server] = read_state(self._served, self._pieces(server))
                 states[server] = table if any(table) else None
         _, payloads = self.pack(self._by_name, also=tensors)
         initials = [
@@ -118,13 +123,15 @@ class StoredState:
             self.set_optimizer(self._client.shared(snapshot=None, optimizer=True))
 
     def set_optimizer(self, replies: Sequence[Reply]) -> None:
-        self._replica.optimizer.state.clear()
-        self._write_optimizer(replies)
+        if self._served is not None:
+            self._served.state.clear()
+            self._write_optimizer(replies)
 
     def _write_optimizer(self, replies: Sequence[Reply]) -> None:
+        assert self._served is not None, "the servers have an optimizer"
         for server, reply in enumerate(replies):
             payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server, reply.present) :])
-            write_state(self._replica.optimizer, self._pieces(server), table=reply.state or [], payload=payload)
+            write_state(self._served, self._pieces(server), table=reply.state or [], payload=payload)
         self._replica.stepper.sparse_momentum()
 
     def merge(self, replies: Sequence[Reply]) -> None:
@@ -135,9 +142,17 @@ class StoredState:
 
     @torch.no_grad()
     def merge_behind(self, replies: Sequence[Reply]) -> None:
-        """Take over the parameters that the servers have sent, and keep the progress that counts by now."""
+        """Take over the parameters that the servers have sent, and keep the steps since they were asked for.
+
+        Where outer steps are made of deltas, a share of the replica's own parameters is kept.
+        """
         own = [p.detach() for p in self._replica.parameters.values()]
         base = list(self._base.values())
+        if self._own_share is not None:
+            self._write(self._base, replies)
+            torch._foreach_mul_(own, self._own_share)
+            torch._foreach_add_(own, torch._foreach_mul(base, 1 - self._own_share))
+            return
         torch._foreach_sub_(own, base)
         self._write(self._base, replies)
         torch._foreach_add_(own, base)

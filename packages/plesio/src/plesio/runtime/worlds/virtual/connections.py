@@ -192,12 +192,29 @@ class VirtualServer:
         self.connections = connections
         self._queue = queue
         self.proper = make(self)
+        self._due_s: float | None = None
+        """When it acts next though nothing comes."""
 
     def receive(self, incoming: Incoming, *, num_bytes: int) -> None:
         """Receive a message, and act on it when those before it are done with."""
         # a request without a payload costs what its answer does
         free = isinstance(incoming, Bulk) and not num_bytes
-        self._queue.do(None if free else num_bytes, lambda: self.proper.handle([incoming]))
+        self._queue.do(None if free else num_bytes, lambda: self._act(incoming))
+
+    def _act(self, incoming: Incoming) -> None:
+        self.proper.handle([incoming])
+        self._be_there_when_due()
+
+    def _be_there_when_due(self) -> None:
+        due_s, kernel = self.proper.run.due_s, self.connections.fabric.kernel
+        if due_s is not None and due_s != self._due_s:
+            self._due_s = due_s
+            kernel.at(max(due_s, kernel.now_s), lambda: self._queue.do(None, self._elapse))
+
+    def _elapse(self) -> None:
+        self._due_s = None
+        self.proper.run.elapse()
+        self._be_there_when_due()
 
     def obey(self, incoming: Control | Bulk) -> None:
         """Receive a decision of server 0."""

@@ -1,0 +1,223 @@
+"""The machine of DiLoCo on the store: a version is made as soon as a quorum of the workers has contributed.
+
+After "Decoupled DiLoCo" (arXiv 2604.21428). A worker contributes after its own H steps, whenever that is, and goes on
+from the outer parameters once they hold what it has contributed. They do as soon as K workers (the *quorum*) have
+contributed and a *grace* window is over, in which others may still join; so no worker ever waits for more than the
+quorum.
+
+    worker 0    |---- H steps ----|---- H steps ----|---- H steps ----|
+    worker 1    |------ H steps ------|...
+    worker 2    |-------------------- H steps --------------------|
+    version     v                     v + 1 (0, 1)                v + 2 (0, 2)                 K = 2
+
+With K = 1 every delta is merged as it arrives (Liu et al. 2024, "Asynchronous Local-SGD Training for Language
+Modeling"); with K at or above the number of workers it acts as a round of `plesio.policies.barrier`, and no grace is
+needed.
+
+Invariants:
+
+- A worker contributes once to a version at most, and has credit for H steps (and the delay) beyond its last one, so it
+  stands still until that is merged.
+- A version is open only while some live worker has not contributed to it: that one will, or leaves. So no schedule
+  stops everyone. What a departed worker has contributed counts; one that is back before it is merged is admitted then.
+- Everything merged is merged on every server in the order of this machine's answers.
+
+How a delta counts. N workers share the samples (those that rest, too). A version of M of them moves the parameters by
+M/N of the mean of their deltas, so that all of a *round*, one contribution of every worker, move them as one
+synchronous outer step. It is the part Σ steps / (N H) of a round: outer momentum is per round, and a contribution that
+the end of the run cuts short has its share of it. So momentum is the *delayed Nesterov* of Liu et al.: it takes note of
+a round at its end, and until then every version makes its part of the step with the momentum of the rounds before
+(`plesio.runtime.server.interleaved`). Its memory is not lengthened by how old deltas are, as that of gradients is: a
+small transformer then ends 6 % above the perplexity of synchronous rounds, instead of level with it.
+
+*Dynamic steps* (Liu et al. 2024, section 5). A worker that takes r times as long for a step as the fastest contributes
+after H/r steps, so all contributions are about as old. Their pace comes with the contributions.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plesio.policies.events import (
+    Action,
+    Admit,
+    Apply,
+    Arrived,
+    Await,
+    Elapsed,
+    Event,
+    Grant,
+    Refuse,
+    RefuseReason,
+)
+from plesio.policies.round_machine import RoundMachine
+
+__all__ = ["DecoupledMachine", "Grace"]
+
+Grace = float | Literal["auto"]
+"""Seconds for which others may join a quorum; or as long as the steps hide it that a worker trains on."""
+
+_PACE_SMOOTHING = 0.5
+
+
+@dataclass(slots=True)
+class _Member:
+    """A live worker.
+
+    Attributes:
+        clock: The last reported one.
+        credit: Steps up to which it may run.
+        step_s: Seconds of its steps, smoothed; 0 before its first contribution.
+    """
+
+    clock: int
+    credit: int
+    step_s: float = 0.0
+
+
+class DecoupledMachine(RoundMachine):
+    """Makes a version of the contributions that are there when the quorum is, and the grace is over.
+
+    Args:
+        local_steps: H, a worker's steps between two contributions.
+        quorum: K, workers that contribute to a version at least; fewer where fewer are live.
+        grace: Seconds from the quorum to the version; ``auto`` is about as long as the delay hides.
+        delay: Steps that a worker may run on behind its contribution.
+        dynamic: Whether slow workers make fewer steps.
+        by_samples: Whether a delta counts by its samples in the mean.
+    """
+
+    _live: dict[int, _Member]
+
+    def __init__(
+        self,
+        *,
+        local_steps: int,
+        quorum: int,
+        grace: Grace,
+        delay: int,
+        dynamic: bool,
+        by_samples: bool,
+        clock: int = 0,
+    ) -> None:
+        super().__init__()
+        self._local_steps, self._quorum, self._grace, self._delay = local_steps, quorum, grace, delay
+        self._dynamic, self._by_samples = dynamic, by_samples
+        self._floor = clock
+        self._live = {}
+        self._contributed: set[int] = set()
+        """Workers, also departed ones, that have contributed to the open version."""
+        self._finite: list[Arrived] = []
+        """Their finite contributions, in the order of arrival."""
+        self._asked = 0
+        """Number of the last window."""
+        self._window: Literal["none", "open", "over"] = "none"
+
+    def handle(self, event: Event) -> tuple[Action, ...]:
+        if isinstance(event, Elapsed):
+            if event.number != self._asked or self._window != "open":
+                return ()
+            self._window = "over"
+            return self._merge_if_due()
+        return super().handle(event)
+
+    def _admit(self, worker: int) -> tuple[Action, ...]:
+        member = self._live[worker] = _Member(clock=self._floor, credit=self._floor)
+        return (Admit(worker=worker, clock=self._floor), *self._grant(worker, member))
+
+    def _depart(self, worker: int) -> tuple[Action, ...]:
+        del self._live[worker]
+        self._raise_floor()
+        return self._merge_if_due()
+
+    def _arrive(self, event: Arrived) -> tuple[Action, ...]:
+        worker, clock = event.worker, event.clock
+        assert worker in self._live, f"worker {worker} has not joined"
+        assert worker not in self._contributed, f"worker {worker} has contributed to the open version already"
+        member = self._live[worker]
+        assert 1 <= event.num_steps <= clock - member.clock, f"{event} of a worker at clock {member.clock}"
+        assert clock <= member.credit, f"worker {worker} ran to clock {clock} on credit {member.credit}"
+        assert event.base_version <= self._version, f"version {event.base_version} follows {self._version}"
+        member.clock = clock
+        if event.step_s > 0:
+            before = member.step_s or event.step_s
+            member.step_s = before + _PACE_SMOOTHING * (event.step_s - before)
+        self._raise_floor()
+        if not event.finite:
+            refused = Refuse(worker=worker, clock=clock, reason=RefuseReason.NOT_FINITE)
+            return (refused, *self._grant(worker, member), *self._merge_if_due())
+        first = not self._contributed
+        self._contributed.add(worker)
+        self._finite.append(event)
+        return self._open_window(first=first) + self._merge_if_due()
+
+    def _raise_floor(self) -> None:
+        self._floor = min((member.clock for member in self._live.values()), default=self._floor)
+
+    def _open_window(self, *, first: bool) -> tuple[Action, ...]:
+        """Ask for the time of the grace: of ``auto`` from the first contribution on, else from the quorum on."""
+        opens = first if self._grace == "auto" else len(self._contributed) == self._quorum and self._grace > 0
+        if not opens or not self._live.keys() - self._contributed:
+            return ()
+        self._asked, self._window = self._asked + 1, "open"
+        if self._grace == "auto":
+            return (Await(number=self._asked, steps=self._delay),)
+        return (Await(number=self._asked, for_s=self._grace),)
+
+    def _merge_if_due(self) -> tuple[Action, ...]:
+        """Make a version if the quorum and the grace are there, or no live worker is left to contribute."""
+        if not self._contributed:
+            return ()
+        if self._live.keys() - self._contributed and (len(self._contributed) < self._quorum or self._window == "open"):
+            return ()
+        return self._merge()
+
+    def _merge(self) -> tuple[Action, ...]:
+        merged, self._finite = self._finite, []
+        self._version += 1
+        num_workers = len(self._live.keys() | self._resting | self._contributed)
+        share = sum(event.num_steps for event in merged) / (num_workers * self._local_steps)
+        actions: list[Action] = [
+            Apply(
+                updates=tuple((event.worker, event.clock) for event in merged),
+                weight=len(merged) / num_workers,
+                version=self._version,
+                staleness=tuple(self._version - 1 - event.base_version for event in merged),
+                share=share,
+                by_samples=self._by_samples,
+            )
+        ]
+        let_go = sorted(self._contributed & self._live.keys())
+        self._contributed.clear()
+        self._window = "none"
+        for worker in let_go:
+            actions += self._grant(worker, self._live[worker])
+        returning, self._returning = self._returning, []
+        for worker in returning:
+            actions += self._admit(worker)
+        return tuple(actions)
+
+    def _grant(self, worker: int, member: _Member) -> tuple[Action, ...]:
+        credit = member.clock + self._steps_of(member) + self._delay
+        if credit <= member.credit:
+            return ()
+        member.credit = credit
+        return (Grant(worker=worker, clock=credit),)
+
+    def _steps_of(self, member: _Member) -> int:
+        """Return a worker's steps to its next contribution: fewer for one that is slower than the fastest."""
+        paces_s = [one.step_s for one in self._live.values() if one.step_s > 0]
+        if not self._dynamic or not member.step_s:
+            return self._local_steps
+        # more than the delay: one contribution is under way at a time
+        return max(1 + self._delay, round(self._local_steps * min(paces_s) / member.step_s))
+
+    def validate(self) -> None:
+        assert not self._contributed or self._live.keys() - self._contributed, "a version is open that waits for nobody"
+        assert not self._contributed or len(self._contributed) < self._quorum or self._window == "open"
+        assert {event.worker for event in self._finite} == self._contributed, (self._finite, self._contributed)
+        assert len(self._finite) == len(self._contributed), "a worker counts twice in one version"
+        assert self._floor == min((one.clock for one in self._live.values()), default=self._floor)
+        assert all(member.clock <= member.credit for member in self._live.values())
+        assert not self._live.keys() & set(self._returning)
+        assert set(self._returning) <= self._contributed
+        assert not self._resting & (self._live.keys() | set(self._returning))

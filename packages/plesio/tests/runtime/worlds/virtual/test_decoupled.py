@@ -1,0 +1,208 @@
+"""DiLoCo on the store: the run that its log describes, done again by hand; and what losses, joins and processes make.
+
+The reference follows the papers: each delta is of a worker's own steps from the version that it had, and a version is
+an outer step of the mean of a quorum's deltas, of which momentum takes note once a round.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plesio
+from plesio.cost.cluster import Cluster
+from plesio.cost.faults import Fault
+from plesio.cost.link import Link
+from plesio.cost.step_time import LogNormal
+from plesio.policies import Apply, Arrived, DiLoCo, EventLog, parse_policy, read_log, verify
+from plesio.protocol.figures import RunInfo
+from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worlds.virtual import Simulation, simulate
+from plesio.runtime.worlds.virtual.job import VirtualJob
+from support.by_hand import flat_of, parameters_of
+from support.noted_training import BATCH_SIZE, NUM_FEATURES, NUM_SAMPLES, TOLERANCE, build
+from support.problems import Problem
+from support.processes import on_processes, own_job
+from support.workers import workers_of
+
+STEP_S, SPEEDS = 0.02, (1.0, 1.0, 0.5, 0.25)
+NUM_STEPS = 22
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """The record of one worker, whose batches are its own."""
+
+    final: Tensor = field(default_factory=lambda: torch.empty(0))
+    steps: int = 0
+
+
+def batch_of(rank: int, step: int) -> list[int]:
+    """The samples of a worker's step."""
+    return [(37 * rank + 11 * step + 5 * one) % NUM_SAMPLES for one in range(BATCH_SIZE)]
+
+
+def learn(model: nn.Module, batch: Sequence[int]) -> None:
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
+    (model(data.x[list(batch)]) - data.y[list(batch)]).square().mean().backward()
+
+
+def train(
+    policy: str, *, rank: int, num_steps: int = NUM_STEPS, trace: Path | None = None, pacer: Pacer | None = None,
+    job: Any = None,
+) -> Worker:  # fmt: skip
+    model, optimizer = build()
+    options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7))
+    saw = Worker()
+    with plesio.join(model, optimizer, policy=policy, trace=trace, options=options) as session:
+        for step in range(num_steps):
+            learn(model, batch_of(rank, step))
+            session.step(samples=BATCH_SIZE)
+            saw.steps += 1
+        session.finish(lambda: 0.0)
+        saw.final = flat_of(model)
+    return saw
+
+
+def run(
+    policy: str, *, trace: Path | None = None, speeds: Sequence[float] = SPEEDS, faults: Sequence[Fault] = (),
+    cv: float = 0.2, num_steps: int = NUM_STEPS,
+) -> Simulation[Worker]:  # fmt: skip
+    def work(job: VirtualJob) -> Worker:
+        rank = job.place.rank
+        speed = speeds[rank] if rank < len(speeds) else 1.0
+        pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=cv), speed=speed, seed=5, worker=rank, clock=job.clock)
+        return train(policy, rank=rank, trace=trace, pacer=pacer, num_steps=num_steps)
+
+    hosts = len(speeds) + sum(fault.kind == "join" for fault in faults)
+    link = Link(latency_s=1e-4, bytes_per_s=1e7)
+    cluster = Cluster(name="c", hosts=hosts, workers_per_host=1, cores_per_host=1, nic=link)
+    return simulate(work, num_workers=len(speeds), cluster=cluster, faults=faults)
+
+
+class Reference:
+    """The run of a log: workers' steps and outer steps, one event after the other."""
+
+    def __init__(self, policy: DiLoCo, log: EventLog, *, num_workers: int) -> None:
+        self.eta, self.mu = policy.outer_lr, policy.outer_momentum
+        self.workers = [build() for _ in range(num_workers)]
+        self.made = [0] * num_workers
+        self.shared = [flat_of(self.workers[0][0])]
+        self.velocity, self.total, self.part = torch.zeros_like(self.shared[0]), torch.zeros_like(self.shared[0]), 0.0
+        deltas: dict[tuple[int, int], Tensor] = {}
+        for entry in log.entries:
+            if isinstance(entry.event, Arrived):
+                deltas[entry.event.worker, entry.event.clock] = self.delta(entry.event)
+            for action in entry.actions:
+                if isinstance(action, Apply):
+                    self.merge(action, [deltas.pop(update) for update in action.updates])
+
+    def delta(self, update: Arrived) -> Tensor:
+        (model, optimizer), base = self.workers[update.worker], self.shared[update.base_version]
+        nn.utils.vector_to_parameters(base.clone(), parameters_of(model))
+        for _ in range(update.num_steps):
+            optimizer.zero_grad()
+            learn(model, batch_of(update.worker, self.made[update.worker]))
+            optimizer.step()
+            self.made[update.worker] += 1
+        return flat_of(model) - base
+
+    def merge(self, action: Apply, deltas: Sequence[Tensor]) -> None:
+        total = deltas[0].clone()
+        for delta in deltas[1:]:
+            total.add_(delta)
+        gradient = total.div_(len(deltas)) * -(action.weight / action.share)
+        assert action.age == 0.0, "momentum remembers as long as it is told to"
+        if action.share == 1.0:
+            self.velocity = self.velocity * self.mu + gradient
+            self.shared.append(self.shared[-1].add(gradient.add(self.velocity, alpha=self.mu), alpha=-self.eta))
+            return
+        gain = 1 / (1 - self.mu)
+        kept = (1 - 1 / gain) ** 2
+        shared = self.shared[-1].add(gradient, alpha=-self.eta * action.share * gain * (1 - kept))
+        self.shared.append(shared.add_(self.velocity, alpha=-self.eta * action.share * kept))
+        self.total, self.part = self.total.add(gradient, alpha=action.share), self.part + action.share
+        if self.part >= 1 - 1e-6:
+            self.velocity.mul_((1 - 1 / gain) ** self.part)
+            self.velocity.add_(self.total.div_(self.part), alpha=(1 - (1 - 1 / gain) ** self.part) * gain)
+            self.total, self.part = torch.zeros_like(self.total), 0.0
+
+
+QUORA = ["", ",quorum=2", ",quorum=3,outer_momentum=0.3", ",quorum=4", ",quorum=2,grace=30ms", ",steps=dynamic"]
+
+
+@pytest.mark.parametrize("options", QUORA)
+def test_it_is_the_run_of_its_log_to_the_bit(options: str, tmp_path: Path):
+    policy = parse_policy(f"diloco:5,exchange=store{options}")
+    assert isinstance(policy, DiLoCo)
+    workers = workers_of(run(policy.spec, trace=tmp_path))
+    log = read_log(tmp_path / "events.jsonl")
+    assert verify(log) is None
+    reference = Reference(policy, log, num_workers=len(SPEEDS))
+    assert reference.made == [worker.steps for worker in workers]
+    assert torch.equal(workers[0].final, reference.shared[-1]), options
+
+
+@pytest.mark.parametrize("options", ["", ",delay=2", ",delay=3,alpha=0", ",outer=sgd,outer_momentum=0.5,outer_lr=1"])
+def test_a_quorum_of_all_is_what_the_collective_trains(options: str):
+    together, decoupled = (
+        workers_of(run(f"diloco:5{options}{kind}", num_steps=20)) for kind in ("", ",exchange=store,quorum=4")
+    )
+    torch.testing.assert_close(decoupled[0].final, together[0].final, **TOLERANCE)
+
+
+def test_no_worker_waits_for_a_slower_one(tmp_path: Path):
+    """Each makes its steps at its own speed; what all share is not far from where rounds of all get."""
+    [alone] = run("diloco:5,exchange=store").runs
+    [together] = run("diloco:5").runs
+    waited_s = [worker.wait_s for worker in alone.workers]
+    assert max(waited_s) < 0.02 * alone.wall_s
+    assert max(worker.wait_s for worker in together.workers) > 0.5 * together.wall_s
+
+
+def test_slow_workers_contribute_as_often_as_fast_ones(tmp_path: Path):
+    run("diloco:8,exchange=store,steps=dynamic", trace=tmp_path, num_steps=48, cv=0.05)
+    log = read_log(tmp_path / "events.jsonl")
+    arrived = [one.event for one in log.entries if isinstance(one.event, Arrived)]
+    end = max(place for place, one in enumerate(arrived) if one.worker == 0)
+    latest = {one.worker: one.num_steps for one in arrived[:end]}
+    assert latest == {0: 8, 1: 8, 2: 4, 3: 2}
+    assert arrived[-1].num_steps > 2, "once the fast ones are done it is slow no more"
+
+
+@pytest.mark.parametrize("options", ["", ",quorum=2", ",quorum=2,grace=40ms", ",quorum=3,delay=2,grace=auto"])
+def test_lost_workers_and_newcomers_change_nothing_for_the_others(options: str, tmp_path: Path):
+    faults = [Fault(kind="lose", worker=1, at_s=0.31), Fault(kind="join", at_s=0.4)]
+    simulation = run(f"diloco:5,exchange=store{options}", trace=tmp_path, faults=faults, num_steps=30)
+    [result] = simulation.runs
+    assert result.status == "finished"
+    assert list(result.lost_workers) == [1]
+    log = read_log(tmp_path / "events.jsonl")
+    assert verify(log) is None
+    merged = [
+        update for entry in log.entries for one in entry.actions if isinstance(one, Apply) for update in one.updates
+    ]
+    arrived = [(one.event.worker, one.event.clock) for one in log.entries if isinstance(one.event, Arrived)]
+    assert sorted(merged) == sorted(arrived), "nothing is lost, nothing counts twice"
+    steps = {worker: sum(1 for one, _ in merged if one == worker) for worker in range(5)}
+    assert steps[0] >= 5
+    assert steps[4] >= 3, "the newcomer contributes"
+
+
+def train_each(*, policies: list[str]) -> list[list[float]]:
+    with own_job() as job:
+        return [train(policy, rank=job.place.rank, job=job, num_steps=20).final.tolist() for policy in policies]
+
+
+@pytest.mark.timeout(120)
+def test_real_processes_train_what_virtual_workers_do():
+    """With a quorum of all, their order does not matter; without, they end near to it."""
+    policies = ["diloco:5,exchange=store,quorum=3", "diloco:5,exchange=store,quorum=2,grace=20ms"]
+    expected = workers_of(run(policies[0], speeds=(1.0, 1.0, 1.0), num_steps=20))[0].final
+    found = on_processes(3, __file__, "train_each", policies=policies)
+    torch.testing.assert_close(torch.tensor(found[0][0], dtype=torch.float64), expected, rtol=0, atol=1e-12)
+    assert float((torch.tensor(found[0][1], dtype=torch.float64) - expected).abs().max()) < 0.5
