@@ -151,7 +151,9 @@ QUICK = [
     for page in PAGES
     if "plesio" in (text := page.read_text(encoding="utf-8"))
     for line, whole in lines_of(page).items()
-    if whole and re.match(r"plesio (?:bound|estimate|list) ", line) and not re.search("--search|--out", line)
+    if whole
+    and re.match(r"plesio (?:bound|estimate|list) ", line)
+    and not re.search("--(search|out|import|by) ", f"{line} ")
 ]
 """Command lines that answer at once, and the pages that have them."""
 

@@ -14,6 +14,8 @@ EIGHT = "estimate --model llama-70b --cluster 8xh100 --tokens 1T"
 SIXTY_FOUR = "estimate --model llama-3-8b --cluster 64xh100 --tokens 1B"
 SMALL = "estimate --model llama-2-7b --cluster 8xh100 --tokens 1B --batch 64"
 
+PLANNED = "estimate --model llama-3-8b --tokens 1T --start 2027-01-01 --by 2027-03-01 --accelerators h100,a100"
+
 LLAMA_CONFIG = {  # as Hugging Face's transformers writes it for Llama 3 8B
     "architectures": ["LlamaForCausalLM"],
     "hidden_act": "silu",
@@ -184,6 +186,54 @@ def test_sizes_and_settings_count(monkeypatch: pytest.MonkeyPatch):
     assert less.memory.gradients_bytes == waits.memory.gradients_bytes / 2
 
 
+def test_a_day_and_a_budget_find_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert invoke([*PLANNED.split(), "--budget", "300k", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("llama-3-8b by 2027-03-01 and for $300k: the cheapest machine that does it with")
+    for words in ("1.3 times", "a week more", "a tenth more money", "half the network"):
+        assert words in out, words
+    plans = out[out.index("Plans by") : out.index("The run:")]
+    assert max(map(len, plans.splitlines())) <= 80
+    values = json.loads((tmp_path / "estimate.json").read_text())["plans"]
+    best = values["plans"][0]
+    assert best["chance"] >= 0.9
+    assert best["cost_usd"] == min(plan["cost_usd"] for plan in values["plans"] if plan["chance"] >= 0.9)
+    assert (tmp_path / "estimate-chance.png").exists()
+    assert (tmp_path / "estimate-plans.png").exists()
+
+
+def test_a_machine_that_is_there_is_used_as_far_as_needed(capsys: pytest.CaptureFixture[str]):
+    line = "estimate --model llama-3-8b --tokens 1T --cluster 1024xh100 --start 2027-01-01 --by 2027-03-01"
+    assert invoke(line.split()) == 0
+    out = capsys.readouterr().out
+    assert "the cheapest machine that does it with 90 % confidence is 32xh100" in out
+    assert invoke([*line.split(), "--devices", "1000"]) == 0
+    assert "is 1000xh100, which ends on" in capsys.readouterr().out
+
+
+def test_a_layout_goes_to_a_program_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    line = "estimate --cluster 64xh100 --tokens 300B"
+    first = f"{line} --model llama-3-70b --tp 8 --pp 4 --vpp 5 --batch 1024 --gradients fp32 --out {tmp_path / 'first'}"
+    assert invoke([*first.split(), "--export", "megatron"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("# Megatron-LM core_v0.15.0")
+    assert err.startswith("llama-3-70b with 300B tokens on 64xh100 takes ")
+    (tmp_path / "train.sh").write_text(out)
+    assert invoke(f"{line} --import {tmp_path / 'train.sh'} --out {tmp_path / 'second'}".split()) == 0
+    assert capsys.readouterr().out.startswith("transformer-70.6B with 300B tokens on 64xh100 takes ")
+    totals = [
+        json.loads((tmp_path / name / "estimate.json").read_text())["results"]["total_s"]
+        for name in ("first", "second")
+    ]
+    assert totals[0] == totals[1]
+    # options change what is read
+    assert invoke(f"{line} --import {tmp_path / 'train.sh'} --model llama-3-8b --pp 1 --vpp 1 --zero 1".split()) == 0
+    assert "tp 8, dp 8, zero 1" in capsys.readouterr().out
+
+
 def test_deepseek_v3_is_estimated(capsys: pytest.CaptureFixture[str]):
     line = "estimate --model deepseek-v3 --cluster 2048xh800 --pp 16 --ep 64 --recomputation full --tokens 14.8T"
     assert invoke([*line.split(), "--batch", "15360"]) == 0
@@ -316,7 +366,18 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --zero 4", "zero is 4; write 0, 1, 2 or 3"),
         (f"{LLAMA} --recomputation some", '--recomputation: "some" cannot be chosen; known: '),
         (f"{LLAMA} --network-bandwidth 400Gb/s", 'write "400 Gbit/s" (bits) or "400 GB/s" (bytes)'),
-        (f"{LLAMA} --devices 8", "add --search"),
+        (f"{LLAMA} --devices 8", "add --search, --by or --budget"),
+        ("estimate --model llama-70b --tokens 1T", "there is no --cluster; write --cluster 2048xh100, or --by or"),
+        (f"{LLAMA} --start 2027-01-01", "--start is of a search for machines; add --by or --budget"),
+        (f"{LLAMA} --by 2027-02-30", '--by is "2027-02-30", no day; write one as in 2027-03-01'),
+        (f"{LLAMA} --budget 0", "--budget is 0; write more than 0"),
+        (f"{LLAMA} --budget 1M --search", "--search is of one machine, and --by and --budget find machines"),
+        (f"{LLAMA} --budget 1M --accelerators a100", "--accelerators are tried where there is no --cluster"),
+        (f"{LLAMA} --budget 1k", "no machine of up to 256 devices trains it for $1,000"),
+        (f"{PLANNED} --accelerators h1", '--accelerators: unknown accelerator "h1"'),
+        (f"{PLANNED} --price 2", "leave it out to compare several"),
+        (f"{LLAMA} --import none.sh", "there is no file none.sh; write one of Megatron-LM, torchtitan or DeepSpeed"),
+        (f"{LLAMA} --tp 8 --pp 4 --export deepspeed", "DeepSpeed's file has no option for --pp 4; export to megatron"),
         (f"{LLAMA} --top 4", "--top is of a search; add --search"),
         (f"{LLAMA} --search --devices 8,a", '--devices: "a" is no whole number'),
         (f"{LLAMA} --search --price 2 --accelerators a100", "leave it out to compare several"),

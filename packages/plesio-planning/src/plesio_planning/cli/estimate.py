@@ -32,6 +32,10 @@ Examples:
   plesio estimate --layers 48 --hidden 6144 --heads 48 --vocabulary 64000 --sequence-length 4096 --gated \\
     --cluster 256xh100 --tp 4 --tokens 1T
   plesio estimate --model llama-3-405b --cluster 16384xh100 --tp 8 --pp 16 --zero 2 --tokens 15T --failures
+  plesio estimate --model llama-70b --tokens 2T --by 2027-03-01 --budget 3M
+  plesio estimate --model llama-70b --cluster 1024xh100 --tokens 2T --by 2027-03-01
+  plesio estimate --model llama-70b --cluster 256xh100 --tokens 300B --search --export megatron
+  plesio estimate --import train.sh --cluster 256xh100 --tokens 300B
   plesio estimate --model resnet50 --cluster 64xv100 --precision fp16 --tokens 115M
 \b
 A model is a name or a Hugging Face config.json, a cluster a number of devices and an accelerator.
@@ -74,7 +78,12 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 def _show(estimate: "Estimate", *, out: Path | None, json_file: Path | None) -> None:
     from plesio_planning.report.estimate import estimate_values, render_estimate, write_estimate
 
-    show(render_estimate(estimate))
+    if estimate.exported:
+        # standard output is the file
+        typer.echo(estimate.findings[0], err=True)
+        typer.echo(estimate.exported, nl=False)
+    else:
+        show(render_estimate(estimate))
     if out is not None:
-        typer.echo(f"\n{write_estimate(estimate, out)}")
+        typer.echo(f"\n{write_estimate(estimate, out)}", err=bool(estimate.exported))
     write_json(json_file, estimate_values(estimate))

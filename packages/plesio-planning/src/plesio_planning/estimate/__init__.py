@@ -2,12 +2,15 @@
 
 from plesio_planning.estimate.capacity import check_memory
 from plesio_planning.estimate.constants import CONSTANTS, Constants
+from plesio_planning.estimate.exports import FORMATS, import_run
 from plesio_planning.estimate.hardware import ACCELERATORS, Accelerator, Machine, find_accelerator, parse_machine
 from plesio_planning.estimate.hugging_face import read_hugging_face
 from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, check_layout
 from plesio_planning.estimate.memory import Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.named_models import MODELS, find_model
+from plesio_planning.estimate.plans import RunPlans, find_plans
+from plesio_planning.estimate.run_plan import Limits, RunPlan
 from plesio_planning.estimate.search import Search, search_layouts
 from plesio_planning.estimate.step import Step, estimate_step
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
@@ -16,6 +19,7 @@ from plesio_planning.estimate.validation import validate_estimator
 __all__ = [
     "ACCELERATORS",
     "CONSTANTS",
+    "FORMATS",
     "MODELS",
     "SOFTWARE",
     "Accelerator",
@@ -23,9 +27,12 @@ __all__ = [
     "Constants",
     "Convolutional",
     "Layout",
+    "Limits",
     "Machine",
     "Memory",
     "Model",
+    "RunPlan",
+    "RunPlans",
     "Search",
     "Software",
     "Step",
@@ -38,6 +45,8 @@ __all__ = [
     "estimate_training",
     "find_accelerator",
     "find_model",
+    "find_plans",
+    "import_run",
     "parse_machine",
     "read_hugging_face",
     "search_layouts",

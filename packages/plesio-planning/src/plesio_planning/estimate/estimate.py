@@ -1,6 +1,6 @@
 """An estimate from the words that a person has: a model's name, a machine's, and what is known of the layout."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -9,19 +9,23 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import FieldsOf, Input, Written, checked, fields_of
 from plesio.core.within import Within
 from plesio_planning.estimate.capacity import that_fits
+from plesio_planning.estimate.effects import check_effects
 from plesio_planning.estimate.exploration import ClusterLinks, Exploration
+from plesio_planning.estimate.exports import ProgramFiles
+from plesio_planning.estimate.exports.file_format import ImportedRun
 from plesio_planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
 from plesio_planning.estimate.frontier import Frontier, find_frontier
-from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.hardware import ACCELERATORS, Machine, find_accelerator
 from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
-from plesio_planning.estimate.memory import estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.named_models import find_model
+from plesio_planning.estimate.plan_charts import plan_charts, plan_finding, plan_tables
+from plesio_planning.estimate.plans import RunPlans, find_plans
+from plesio_planning.estimate.run_plan import Limits
 from plesio_planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio_planning.estimate.sensitivity import Sensitivity, tornado
-from plesio_planning.estimate.step import estimate_step
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
-from plesio_planning.estimate.training_charts import format_layout, training_charts, training_finding, training_tables
+from plesio_planning.estimate.training_charts import training_charts, training_finding, training_tables
 from plesio_planning.estimate.usual_software import usual_software
 
 __all__ = ["Estimate", "estimate"]
@@ -33,13 +37,6 @@ _TOP = 10
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
-_DERIVED: Mapping[str, Callable[[Transformer], int]] = {
-    "head_size": lambda model: model.hidden_size // model.num_heads,
-    "num_window_layers": lambda model: model.num_layers,
-}
-"""The values of sizes that follow from others where they are left out."""
-_INPUTS = {"gradient_bytes": "gradients"}
-"""Names of the inputs that set a program, where they differ."""
 
 
 def _written(owner: type, names: str = "", **others: Written) -> dict[str, Written]:
@@ -75,20 +72,25 @@ _MODEL = _written(
 _SOFTWARE = {name: how for name, how in _written(Software).items() if name != "gradient_bytes"}
 _CONDITIONS = _written(
     Conditions,
-    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h pue carbon_kg_per_kwh step_error "
-    "confidence",
+    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h price_error pue carbon_kg_per_kwh "
+    "step_error confidence",
     storage_bytes_per_s=Written(instead="BLOOM's a device"),
     checkpoint_interval_s=Written(instead="the best"),
     price_per_h=Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
+    price_error=Written(metavar="SHARE", instead="0 of a price given, else 0.2"),
     carbon_kg_per_kwh=Written(option="carbon", metavar="KG"),
     step_error=Written(metavar="SHARE", instead="that of published steps"),
     confidence=Written(metavar="SHARE"),
 )
+_LIMITS = _written(Limits, by=Written(metavar="DAY"), start=Written(metavar="DAY", instead="today"))
+_FILES = _written(ProgramFiles, layout_file=Written(option="import", metavar="FILE"))
 
 _FIELDS: tuple[Input, ...] = (
     *fields_of(ClusterLinks, _written(ClusterLinks)),
+    *fields_of(Limits, _LIMITS),
     # a switch of these is off where it is left out, and has no third value
     *(replace(one, optional=one.kind != "switch") for one in fields_of(Exploration, _EXPLORATION)),
+    *fields_of(ProgramFiles, _FILES),
     *fields_of(Layout, _LAYOUT),
     *fields_of(Transformer, _MODEL, instead="the model's"),
     *fields_of(Software, _SOFTWARE, instead="the software's"),
@@ -103,22 +105,27 @@ class Estimate:
 
     Attributes:
         frontier: Searched layouts; None if the layout was given.
+        plans: Plans that keep to limits, of which the training is the best; None if the machine was given.
         top: Layouts of the search that are shown.
         why_software: A sentence about the program that was chosen; empty if it was given.
         failures: The run on devices that fail; None if nobody asked.
+        exported: The layout as a file of a training program; empty if nobody asked.
     """
 
     training: Training
     sensitivities: tuple[Sensitivity, ...]
     frontier: Frontier | None = None
+    plans: RunPlans | None = None
     top: int = _TOP
     why_software: str = ""
     failures: RunOnFailingDevices | None = None
+    exported: str = ""
 
     @property
     def findings(self) -> Sequence[str]:
-        """The run's with its notes, the search's, and that of failures."""
-        found = [training_finding(self.training, self.sensitivities), self.why_software, *self.training.notes]
+        """The plans', the run's with its notes, the search's, and that of failures."""
+        found = [] if self.plans is None else [plan_finding(self.plans)]
+        found += [training_finding(self.training, self.sensitivities), self.why_software, *self.training.notes]
         if self.frontier is not None:
             found.append(search_finding(self.training, self.frontier))
         if self.failures is not None:
@@ -127,15 +134,19 @@ class Estimate:
 
     @property
     def tables(self) -> Sequence[Table]:
-        """The search's, then the run's, then those of failures."""
-        found = [] if self.frontier is None else [*search_tables(self.training, self.frontier, top=self.top)]
+        """The plans' or the search's, then the run's, then those of failures."""
+        found = [] if self.plans is None else [*plan_tables(self.plans)]
+        if self.frontier is not None:
+            found += search_tables(self.training, self.frontier, top=self.top)
         found += training_tables(self.training, self.sensitivities)
         return found if self.failures is None else [*found, *self.failures.tables]
 
     @property
     def charts(self) -> Sequence[Chart]:
-        """The search's, then the run's, then those of failures."""
-        found = [] if self.frontier is None else [*search_charts(self.training, self.frontier)]
+        """The plans' or the search's, then the run's, then those of failures."""
+        found = [] if self.plans is None else [*plan_charts(self.plans)]
+        if self.frontier is not None:
+            found += search_charts(self.training, self.frontier)
         found += training_charts(self.training, self.sensitivities)
         return found if self.failures is None else [*found, *self.failures.charts]
 
@@ -146,7 +157,7 @@ def estimate(
     /,
     *,
     model: Annotated[str | None, Written(metavar="NAME|FILE")] = None,
-    cluster: Annotated[str, Written(metavar="NxNAME")],
+    cluster: Annotated[str | None, Written(metavar="NxNAME")] = None,
     tokens: float,
     global_batch: Annotated[int | None, Written(option="batch")] = None,
     software: Annotated[Literal[SoftwareName, "auto"], Written(metavar="NAME")] = "current",
@@ -156,8 +167,8 @@ def estimate(
 ) -> Estimate:
     """Estimate time, memory, cost and energy of a training run.
 
-    From the model, the machine and how one is laid out over the other; or with the fastest layout of all. Needs no
-    accelerator.
+    From the model, the machine and how one is laid out over the other; or with the fastest layout of all; or the
+    machines that keep to a day and a budget. Needs no accelerator.
 
     >>> run = estimate(model="llama-70b", cluster="2048xh100", tokens=2e12, tp=8, pp=4).training
     >>> run.num_steps, round(run.goodput.share, 2)
@@ -166,27 +177,30 @@ def estimate(
     Args:
         on_progress: Called now and then in a search: a machine's name, the layouts tried on it, and all of them.
         model: llama-70b, or a config.json; without, the sizes say it.
-        cluster: 2048xh100, or 16x4a100: hosts of 4.
+        cluster: 2048xh100, or 16x4a100: hosts of 4; with a day or a budget the most that there is.
         tokens: Tokens to train with: 2T, 300B; images of a CNN.
         global_batch: Sequences (images) of a step; else about 4M tokens, 32 images a device.
         software: current, megatron-core, megatron-2022, megatron-2021, megatron-deepspeed-2022, fsdp-2023,
             deepspeed-2021; auto: the one that ran such a layout in that year.
         year: Year of the run, for auto.
         gradients: Precision in which gradients are kept and exchanged; else the software's.
-        options: Fields of `ClusterLinks`, `Exploration`, `Layout`, `Transformer`, `Software` and `Conditions`.
+        options: Fields of `ClusterLinks`, `Limits`, `Exploration`, `ProgramFiles`, `Layout`, `Transformer`, `Software`
+            and `Conditions`.
 
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
     """
-    exploration = Exploration(**_of_class(Exploration, options))
-    machine = ClusterLinks(**_of_class(ClusterLinks, options)).machine(cluster)
-    machines = exploration.machines(machine)
+    exploration, limits = Exploration(**_of_class(Exploration, options)), Limits(**_of_class(Limits, options))
+    exploration.check(plans=limits.given)
+    links = ClusterLinks(**_of_class(ClusterLinks, options))
+    machines = _machines(cluster, links, exploration, limits, precision=options.get("precision") or "bf16")
+    machine = machines[0]
     conditions = Conditions(**_of_class(Conditions, options))
     _check_price(conditions.price_per_h, machines)
     named, why = software, ""
     if named == "auto":
         zero = options.get("zero")
-        if zero is None and not exploration.search:
+        if zero is None and not exploration.search and not limits.given:
             zero = 1
         named, why = usual_software(machine, zero=zero, year=year)
     elif year is not None:
@@ -196,23 +210,49 @@ def estimate(
     if gradients is not None:
         program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
     sizes = _of_class(Transformer, options)
+    files = ProgramFiles(**_of_class(ProgramFiles, options))
+    if files.layout_file is not None and limits.given:
+        raise ArgumentError("`layout_file` is of one machine, and `by` and `budget_dollars` find one; leave one out")
+    imported = files.imported()
+    usual = replace(SOFTWARE[named], **imported.settings)
+    transformer = find_model(model, **_sizes(model, imported, sizes))
+    layout = imported.layout_on(machine.num_devices, num_layers=getattr(transformer, "num_layers", 1))
     run = _Run(
-        model=find_model(model, **sizes),
+        model=transformer,
         tokens=tokens,
-        global_batch=global_batch,
+        global_batch=imported.global_batch if global_batch is None else global_batch,
         conditions=conditions,
-        given={**_of_class(Layout, options), "software": replace(SOFTWARE[named], **program)},
+        given={**layout, **_of_class(Layout, options), "software": replace(usual, **program)},
         # only a program whose settings were left open may be replaced by the lean one
-        may_be_lean=program.get("gradient_bytes", 2) == 2 and bool(program.get("master_weight_remainders", True)),
+        may_be_lean=not imported.settings
+        and program.get("gradient_bytes", 2) == 2
+        and bool(program.get("master_weight_remainders", True)),
     )
-    if exploration.search:
+    if limits.given:
+        numbers = exploration.num_devices or (machine.num_devices if cluster is not None else None)
+        found = run.planned(machines, limits, numbers=numbers, on_progress=on_progress)
+    elif exploration.search:
         found = run.searched(machines, top=exploration.top or _TOP, on_progress=on_progress)
     else:
         found = run.laid_out(machine, any_memory=exploration.any_memory)
         # an option that changed nothing is refused, rather than taken in silence
-        _check_effects(found.training, usual=SOFTWARE[named], settings=program, model=model, sizes=sizes)
-    failures = run_on_failing_devices(found.training) if exploration.failures else None
-    return replace(found, why_software=why, failures=failures)
+        check_effects(found.training, usual=usual, settings=program, model=model, sizes=sizes)
+    return replace(
+        found,
+        why_software=why,
+        failures=run_on_failing_devices(found.training) if exploration.failures else None,
+        exported=files.exported(
+            found.training.model, found.training.layout, global_batch=found.training.step.num_samples
+        ),
+    )
+
+
+def _sizes(model: str | None, imported: ImportedRun, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sizes that were given, and those of a file: of a model with a name only its sequences' length."""
+    from_file = imported.sizes
+    if model is not None:
+        from_file = {name: value for name, value in from_file.items() if name == "sequence_length"}
+    return {**from_file, **given}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +291,31 @@ class _Run:
         training = frontier.on(machines[0])
         return Estimate(training=training, sensitivities=tornado(training), frontier=frontier, top=top)
 
+    def planned(
+        self,
+        machines: Sequence[Machine],
+        limits: Limits,
+        *,
+        numbers: Sequence[int] | int | None,
+        on_progress: Callable[[str, int, int], None],
+    ) -> Estimate:
+        """Find the plans that keep to the limits, on so many devices, or at most as many, of these kinds."""
+        plans = find_plans(
+            self.model,
+            machines,
+            limits=limits,
+            tokens=self.tokens,
+            global_batch=self._batch(machines[0]),
+            near=self.global_batch is None,
+            fixed=self.given,
+            may_be_lean=self.may_be_lean,
+            conditions=self.conditions,
+            **({} if numbers is None else {"num_devices": numbers}),
+            on_progress=on_progress,
+        )
+        training = plans.best.training
+        return Estimate(training=training, sensitivities=tornado(training), plans=plans)
+
     def laid_out(self, machine: Machine, *, any_memory: bool) -> Estimate:
         """Estimate the layout that is given, with replicas on the devices that remain."""
         layout = self._layout(machine)
@@ -284,6 +349,29 @@ class _Run:
         return -(-wanted // multiple_of) * multiple_of
 
 
+def _machines(
+    cluster: str | None, links: ClusterLinks, exploration: Exploration, limits: Limits, *, precision: str
+) -> Sequence[Machine]:
+    """Return the machines that are looked at: the one that was named first, or one of each kind."""
+    if cluster is not None:
+        if limits.given and exploration.accelerators is not None:
+            raise ArgumentError("`accelerators` are tried where there is no `cluster`; leave one of them out")
+        machine = links.machine(cluster)
+        return [machine] if limits.given else exploration.machines(machine)
+    if not limits.given:
+        raise ArgumentError(
+            "there is no `cluster`; write `cluster = 2048xh100`, or `by` or `budget_dollars` to find one"
+        )
+    names = exploration.accelerators
+    if names is None:
+        names = tuple(name for name, one in ACCELERATORS.items() if one.offered and precision in one.flops_per_s)
+    try:
+        kinds = [find_accelerator(name) for name in names]
+    except ConfigError as error:
+        raise ArgumentError.about("accelerators", error) from None
+    return [links.machine(f"{1 if kind.own_adapters else kind.devices_per_host}x{kind.name}") for kind in kinds]
+
+
 def _check_price(price_per_h: float | None, machines: Sequence[Machine]) -> None:
     if price_per_h is not None and len({machine.accelerator.name for machine in machines}) > 1:
         raise ArgumentError("`price_per_h` is one accelerator's; leave it out to compare several")
@@ -293,67 +381,3 @@ def _of_class(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given fields that are of this class; None is not given."""
     names = {field.name for field in fields(owner)}
     return {name: value for name, value in given.items() if name in names and value is not None}
-
-
-def _check_effects(
-    training: Training,
-    *,
-    usual: Software,
-    settings: Mapping[str, Any],
-    model: str | None,
-    sizes: Mapping[str, Any],
-) -> None:
-    """Make sure that every setting and size which was given changes the step or the memory of the run.
-
-    Whether one does depends on all the others, so that it is not looked up but tried: the step and the memory are
-    estimated again as they would be without it. In a search it is not asked, because other layouts may be changed.
-    ``usual`` is the program without the settings.
-
-    Raises:
-        ConfigError: Something changes nothing.
-    """
-    for name, without in [*_other_layouts(training, usual, settings), *_other_models(training, model, sizes)]:
-        try:
-            same = _estimated(training, *without) == _estimated(training, training.model, training.layout)
-        except ConfigError:
-            continue  # without it there is no run
-        if same:
-            raise ArgumentError(
-                f"`{_INPUTS.get(name, name)}` has no effect on {training.model.name} on {training.machine.name} with "
-                f"{format_layout(training.layout)}; leave it out"
-            )
-
-
-def _other_layouts(
-    training: Training, usual: Software, settings: Mapping[str, Any]
-) -> Iterator[tuple[str, tuple[Model, Layout]]]:
-    """Yield the layout without each setting that is not the program's own, and without a recomputation."""
-    layout = training.layout
-    for name, value in settings.items():
-        own = getattr(usual, name)
-        if value != own:
-            yield name, (training.model, replace(layout, software=replace(layout.software, **{name: own})))
-    if layout.recomputation != "none":
-        yield "recomputation", (training.model, replace(layout, recomputation="none", recomputed_layers=None))
-
-
-def _other_models(
-    training: Training, model: str | None, sizes: Mapping[str, Any]
-) -> Iterator[tuple[str, tuple[Model, Layout]]]:
-    """Yield the model without each size that is not its own."""
-    for name in sizes:
-        try:
-            without = find_model(model, **{other: value for other, value in sizes.items() if other != name})
-        except ConfigError:
-            continue  # it needs that size
-        # a size that only repeats the model's own is no mistake
-        own = _DERIVED[name](without) if name in _DERIVED and isinstance(without, Transformer) else None
-        if sizes[name] not in (own, getattr(without, name)):
-            yield name, (without, training.layout)
-
-
-def _estimated(training: Training, model: Model, layout: Layout) -> tuple[Any, ...]:
-    global_batch = training.step.num_samples
-    step = estimate_step(model, layout, training.machine, global_batch=global_batch, constants=training.constants)
-    memory = estimate_memory(model, layout, training.machine, global_batch=global_batch)
-    return step.parts, step.model_flops, memory

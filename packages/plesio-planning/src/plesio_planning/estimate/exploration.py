@@ -8,7 +8,7 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.within import BANDWIDTH, Within
 from plesio_planning.estimate.hardware import Accelerator, Machine, find_accelerator, machine_of, parse_machine
 
-__all__ = ["ClusterLinks", "Exploration"]
+__all__ = ["ClusterLinks", "Exploration", "of_size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class Exploration:
         any_memory: Estimate also what does not fit into the devices' memory.
         search: Find the fastest layout; keep the degrees given.
         top: Layouts that a search shows; else 10.
-        num_devices: Machines that a search compares; else half and twice.
-        accelerators: The same, of other accelerators.
+        num_devices: Machines that a search compares; else half and twice, or what limits allow.
+        accelerators: The same, of other accelerators; with limits and without a cluster all that there are.
     """
 
     failures: bool = False
@@ -60,9 +60,23 @@ class Exploration:
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None
     accelerators: tuple[str, ...] | None = None
 
-    def __post_init__(self) -> None:
+    def check(self, *, plans: bool) -> None:
+        """Make sure that each has an effect; ``plans``: machines are searched, too.
+
+        Raises:
+            ConfigError: One has none.
+        """
+        if plans:
+            lone = [name for name in ("failures", "any_memory", "search", "top") if getattr(self, name)]
+            if lone:
+                raise ArgumentError(
+                    f"`{lone[0]}` is of one machine, and `by` and `budget_dollars` find machines; leave one of them out"
+                )
+            return
         if not self.search and (self.num_devices, self.accelerators) != (None, None):
-            raise ArgumentError("`num_devices` and `accelerators` compare machines; add `search`")
+            raise ArgumentError(
+                "`num_devices` and `accelerators` compare machines; add `search`, `by` or `budget_dollars`"
+            )
         if not self.search and self.top is not None:
             raise ArgumentError("`top` is of a search; add `search`")
         if self.search and self.any_memory:
@@ -78,7 +92,7 @@ class Exploration:
         if sizes is None and self.accelerators is None:
             sizes = (_half(machine), 2 * machine.num_devices)
         numbers = [number for number in sizes or () if number not in (0, machine.num_devices)]
-        same = [machine, *(_of_size(machine, number) for number in numbers)]
+        same = [machine, *(of_size(machine, number) for number in numbers)]
         try:
             kinds = [find_accelerator(name) for name in self.accelerators or ()]
             others = [_of_kind(one, kind) for kind in kinds if kind != machine.accelerator for one in same]
@@ -94,7 +108,7 @@ def _half(machine: Machine) -> int:
     return machine.num_hosts // 2 * machine.devices_per_host
 
 
-def _of_size(machine: Machine, num_devices: int) -> Machine:
+def of_size(machine: Machine, num_devices: int) -> Machine:
     """Return more or fewer of the same hosts, or a smaller one."""
     if not machine.accelerator.own_adapters:
         return replace(machine, num_devices=num_devices, devices_per_host=min(num_devices, machine.devices_per_host))

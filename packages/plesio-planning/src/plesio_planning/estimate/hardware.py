@@ -50,6 +50,7 @@ class Accelerator:
         devices_per_host: Most devices that the local link joins.
         own_adapters: Every device has adapters of its own, whatever the size of its host.
         exchanges_apart: Exchanges slow no computing down, since they have engines of their own.
+        offered: Clouds everywhere offer it, so that a search for machines tries it without being told.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Accelerator:
     devices_per_host: int = 8
     own_adapters: bool = False
     exchanges_apart: bool = False
+    offered: bool = True
 
     def nic_of(self, num_devices: int) -> Link:
         """Return the link of a host of so many devices to the others."""

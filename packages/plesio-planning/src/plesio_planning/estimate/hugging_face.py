@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.files import reason_of
 from plesio_planning.estimate.model import Transformer
+from plesio_planning.texts import read_texts
 
 __all__ = ["read_hugging_face"]
 
@@ -26,9 +27,13 @@ class _Family:
         multi_query: All heads share keys and values, unless the file says otherwise.
         head_size: If the file does not say; None is ``h / a``.
         experts: The name under which the file must say how many, and theirs alone is ``moe_intermediate_size``.
+        latent: Keys and values are compressed.
+        shared: There are experts that all tokens go through.
+        window_skip: One layer of so many has no sliding window, if the file does not list them; 0 is none.
         parallel: The name under which the file may say that blocks are not parallel; empty where they never are.
         query_key_norms: As in `Transformer`.
         dropout: As in `Transformer`, if the file does not say.
+        sizes: Values that the file may leave out.
     """
 
     gated: bool = False
@@ -39,44 +44,36 @@ class _Family:
     head_size: int | None = None
     experts: str = ""
     latent: bool = False
+    shared: bool = False
+    window_skip: int = 0
     parallel: str = ""
     query_key_norms: bool = False
     dropout: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-# the defaults of transformers' configurations
 _FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(gated=True),
-    "mistral": _Family(gated=True, kv_heads=8),
-    "mixtral": _Family(gated=True, kv_heads=8, experts="num_local_experts"),
-    "olmo2": _Family(gated=True, query_key_norms=True),
-    "nemotron": _Family(),
-    "qwen2": _Family(gated=True, kv_heads=32),
-    "qwen2_moe": _Family(gated=True, kv_heads=16, experts="num_experts"),
-    "qwen3": _Family(gated=True, kv_heads=32, head_size=128, query_key_norms=True),
-    "qwen3_moe": _Family(gated=True, kv_heads=4, head_size=128, experts="num_experts", query_key_norms=True),
-    "deepseek_v2": _Family(gated=True, experts="n_routed_experts", latent=True),
-    "deepseek_v3": _Family(gated=True, experts="n_routed_experts", latent=True),
-    "gemma": _Family(gated=True, kv_heads=16, head_size=256, tied=True),
-    "phi": _Family(parallel="parallel_blocks"),
-    "phi3": _Family(gated=True),
-    "gpt2": _Family(biases=True, tied=True, dropout=True),
-    "gpt_bigcode": _Family(biases=True, tied=True, multi_query=True, dropout=True),
-    "gpt_neo": _Family(biases=True, tied=True),
-    "gpt_neox": _Family(parallel="use_parallel_residual"),
-    "gptj": _Family(parallel="parallel_blocks"),
-    "opt": _Family(biases=True, tied=True, dropout=True),
-    "bloom": _Family(tied=True),
-    "falcon": _Family(tied=True, multi_query=True, parallel="parallel_attn"),
+    name: _Family(**settings)
+    for name, settings in read_texts("hugging_face", package="plesio_planning.estimate").items()
 }
-"""Readers by ``model_type``."""
+"""By ``model_type``."""
 
 _NOT_EVERYWHERE = {
-    "kv_lora_rank": "latent attention",
-    "n_shared_experts": "shared experts",
-    "shared_expert_intermediate_size": "shared experts",
+    "kv_lora_rank": ("latent", "latent attention"),
+    "n_shared_experts": ("shared", "shared experts"),
+    "shared_expert_intermediate_size": ("shared", "shared experts"),
 }
-"""Keys of some families; in a file of another one they mean what nobody here knows."""
+"""Keys of some families, and what those have; in a file of another one they mean what nobody here knows."""
+_INNER = ("attn_config", "ffn_config")
+"""Objects whose values are read like those beside them (DBRX)."""
+_SIZES = {
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "num_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "num_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "sequence_length": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
+    "experts_per_token": ("num_experts_per_tok", "experts_per_token", "moe_top_k"),
+}
+"""Names that families have for the same size."""
 
 
 def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Transformer:
@@ -91,20 +88,14 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
     """
     config = _Config.read(path)
     family = config.family()
-    # families have different names for the same size
-    hidden = config.size("hidden_size", "n_embd", "n_embed")
-    heads = config.size("num_attention_heads", "n_head", "num_heads")
-    num_layers = config.size("num_hidden_layers", "n_layer", "num_layers")
+    hidden, heads, num_layers = (config.size(*_SIZES[name]) for name in ("hidden_size", "num_heads", "num_layers"))
     if sequence_length is None:
         sequence_length = config.size(
-            "max_position_embeddings",
-            "n_positions",
-            "seq_length",
-            instead="write how long sequences are for `sequence_length`",
+            *_SIZES["sequence_length"], instead="write how long sequences are for `sequence_length`"
         )
     values = config.values
     return Transformer(
-        name=path.parent.name or path.stem,
+        name=f"{path.parent.name or path.stem}{config.part}",
         num_layers=num_layers,
         hidden_size=hidden,
         num_heads=heads,
@@ -117,17 +108,22 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
         parallel_blocks=bool(family.parallel and values.get(family.parallel, True)),
         query_key_norms=family.query_key_norms,
         **config.attention(family, heads=heads),
-        **config.window(num_layers=num_layers),
+        **config.window(family, num_layers=num_layers),
         **config.networks(family, hidden=hidden),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """The values of a file, read as sizes."""
+    """The values of a file, read as sizes.
+
+    Attributes:
+        part: Words for the part of a larger model that they are of.
+    """
 
     path: Path
     values: Mapping[str, Any]
+    part: str = ""
 
     @classmethod
     def read(cls, path: Path) -> "_Config":
@@ -141,7 +137,13 @@ class _Config:
             raise ConfigError(f"{path} is no JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"{path} has no sizes; write a config.json of transformers")
-        return cls(path, values)
+        part = ""
+        if values.get("model_type") not in _FAMILIES and isinstance(values.get("text_config"), dict):
+            values, part = values["text_config"], " (its text model)"  # beside what sees and hears
+        inner = [values[name] for name in _INNER if isinstance(values.get(name), dict)]
+        family = _FAMILIES.get(str(values.get("model_type")))
+        usual = [family.sizes] if family else []
+        return cls(path, {name: value for each in (*usual, *inner, values) for name, value in each.items()}, part)
 
     def family(self) -> _Family:
         path, values = self.path, self.values
@@ -153,8 +155,8 @@ class _Config:
                 f'{path} has "model_type": "{name}", which is not modelled; these are: {", ".join(_FAMILIES)}'
             )
         family = _FAMILIES[name]
-        for unknown, what in _NOT_EVERYWHERE.items():
-            if values.get(unknown) and not family.latent and name != "qwen2_moe":
+        for unknown, (needed, what) in _NOT_EVERYWHERE.items():
+            if values.get(unknown) and not getattr(family, needed):
                 raise ConfigError(
                     f'{path} has "{unknown}": {what} of the family "{name}" are not modelled; '
                     "write a model of the DeepSeek or Qwen 2 family"
@@ -210,19 +212,22 @@ class _Config:
         """
         if family.multi_query and not self.values.get("new_decoder_architecture"):
             return 1 if self.values.get("multi_query", True) else heads
-        for name in ("num_key_value_heads", "num_kv_heads"):
+        for name in ("num_key_value_heads", "num_kv_heads", "kv_n_heads"):
             if name in self.values:
                 return self.values[name] if type(self.values[name]) is int else heads
         return family.kv_heads or heads
 
-    def window(self, *, num_layers: int) -> dict[str, Any]:
-        """Return the sliding window, and how many layers have it: as listed, or (Qwen 2) those above some."""
+    def window(self, family: _Family, *, num_layers: int) -> dict[str, Any]:
+        """Return the sliding window, and how many layers have it: as listed, all but some, or those above some."""
         window = self.given("sliding_window")
         if window is None or not self.values.get("use_sliding_window", True):
             return {}
         kinds = self.values.get("layer_types")
+        skip = self.given("sliding_window_pattern") or family.window_skip
         if isinstance(kinds, list):
             windows = kinds.count("sliding_attention")
+        elif skip:
+            windows = num_layers - num_layers // skip
         else:
             windows = num_layers - min(self.given("max_window_layers") or 0, num_layers)
         return {"window": window, "num_window_layers": windows}
@@ -231,7 +236,9 @@ class _Config:
         """Return the feed-forward networks: one, or experts and what is beside them."""
         if not family.gated:
             return {"ffn_size": self.given("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner") or 4 * hidden}
-        ffn = self.size("intermediate_size", instead="write the width of the gated feed-forward networks")
+        ffn = self.size(
+            "intermediate_size", "ffn_hidden_size", instead="write the width of the gated feed-forward networks"
+        )
         if not family.experts:
             return {
                 "ffn_size": ffn,
@@ -245,7 +252,7 @@ class _Config:
         return {
             "ffn_size": expert,
             "num_experts": self.size(family.experts),
-            "experts_per_token": self.size("num_experts_per_tok"),
+            "experts_per_token": self.size(*_SIZES["experts_per_token"]),
             "shared_ffn_size": shared,
             "num_dense_layers": dense,
             "dense_ffn_size": ffn if dense else 0,

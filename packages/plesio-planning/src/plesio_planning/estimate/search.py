@@ -329,10 +329,16 @@ class _Outcomes:
 
 
 def working_layouts(
-    model: Model, layouts: Iterable[Layout], machine: Machine, *, global_batch: int
+    model: Model,
+    layouts: Iterable[Layout],
+    machine: Machine,
+    *,
+    global_batch: int,
+    near: bool = False,
+    may_be_lean: bool = False,
 ) -> tuple[FoundLayout, ...]:
     """Return the layouts that are possible and fit, the fastest first."""
-    outcomes = _Outcomes()
+    outcomes = _Outcomes(near=near, may_be_lean=may_be_lean)
     for layout in layouts:
         outcomes.add(model, layout, machine, global_batch=global_batch)
     return outcomes.in_order()

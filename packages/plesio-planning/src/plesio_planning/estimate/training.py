@@ -43,6 +43,8 @@ CHECKPOINT_BYTES = 14.0
 """Bytes of a parameter's state: its weight in half precision, master weight and two moments."""
 
 
+_ASSUMED_PRICE_ERROR = 0.2
+"""Relative standard deviation of a price that nobody gave: an assumption, as clouds' prices differ by more."""
 _MOST_TOKENS = 1e18
 """Far beyond all text there is; more are a slip of the pen."""
 _MOST_PRICE_PER_H = 1e6
@@ -60,6 +62,7 @@ class Conditions:
         storage_bytes_per_s: Bandwidth at which all devices together write and read states; else BLOOM's a device.
         checkpoint_interval_s: Work between two states; else the best.
         price_per_h: US dollars for a device and hour; else the accelerator's.
+        price_error: Relative standard deviation of the price; else 0 of one that is given, and 0.2.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
         carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
         step_error: Relative standard deviation of an estimated step's time; else that of published steps, and more
@@ -72,6 +75,7 @@ class Conditions:
     storage_bytes_per_s: Annotated[float | None, BANDWIDTH] = None
     checkpoint_interval_s: Annotated[float | None, DURATION] = None
     price_per_h: float | None = None
+    price_error: Annotated[float | None, SHARE] = None
     pue: float = 1.1
     carbon_kg_per_kwh: float = 0.385
     step_error: Annotated[float | None, SHARE] = None
@@ -80,7 +84,10 @@ class Conditions:
     def __post_init__(self) -> None:
         check_positive(device_mtbf_s=self.device_mtbf_s)
         check_not_negative(
-            restart_s=self.restart_s, carbon_kg_per_kwh=self.carbon_kg_per_kwh, step_error=self.step_error or 0.0
+            restart_s=self.restart_s,
+            carbon_kg_per_kwh=self.carbon_kg_per_kwh,
+            step_error=self.step_error or 0.0,
+            price_error=self.price_error or 0.0,
         )
         if self.storage_bytes_per_s is not None:
             check_positive(storage_bytes_per_s=self.storage_bytes_per_s)
@@ -94,6 +101,10 @@ class Conditions:
             raise ArgumentError(f"`pue` is {self.pue:g}; write 1 or more")
         if not 0 < self.confidence < 1:
             raise ArgumentError(f"`confidence` is {self.confidence:g}; write a share between 0 and 1")
+
+    def interval_factor(self, error: float) -> float:
+        """Return ``e^(zσ)``, by which the ends of an interval differ from a value with this relative error."""
+        return math.exp(NormalDist().inv_cdf((1 + self.confidence) / 2) * error)
 
     def all_storage_bytes_per_s(self, num_devices: int) -> float:
         """Return the bytes per second that so many devices write and read states at."""
@@ -195,15 +206,33 @@ class Training:
         return step_notes(self.model, self.layout, self.machine, global_batch=self.step.num_samples)
 
     @property
-    def interval_s(self) -> tuple[float, float]:
-        """Seconds between which the run's time is, with the conditions' confidence.
+    def time_error(self) -> float:
+        """σ, the relative standard deviation of the run's time: ``σ² = step_error² + (deviation / T)²``.
 
-        ``T e^(±zσ)`` with ``σ² = step_error² + (deviation / T)²``: the error of an estimated step, and failures that
-        come by chance, at a mean time between them that is taken as known.
+        These are the error of an estimated step, and failures that come by chance, at a mean time between them that is
+        taken as known.
         """
-        deviation = math.hypot(self.step_error, self.goodput.deviation_s / self.total_s)
-        factor = math.exp(NormalDist().inv_cdf((1 + self.conditions.confidence) / 2) * deviation)
+        return math.hypot(self.step_error, self.goodput.deviation_s / self.total_s)
+
+    @property
+    def price_error(self) -> float:
+        """Relative standard deviation of the price."""
+        given = self.conditions.price_error
+        if given is not None:
+            return given
+        return _ASSUMED_PRICE_ERROR if self.conditions.price_per_h is None else 0.0
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Seconds between which the run's time is, with the conditions' confidence: ``T e^(±zσ)``."""
+        factor = self.conditions.interval_factor(self.time_error)
         return self.total_s / factor, self.total_s * factor
+
+    @property
+    def cost_interval(self) -> tuple[float, float]:
+        """US dollars between which the cost is, by the errors of the time and of the price."""
+        factor = self.conditions.interval_factor(math.hypot(self.time_error, self.price_error))
+        return self.cost / factor, self.cost * factor
 
     def to_json(self) -> dict[str, Any]:
         """Return inputs and results as JSON values."""
@@ -223,6 +252,7 @@ class Training:
             "memory_bytes": self.memory.total_bytes,
             "device_hours": self.device_hours,
             "cost_usd": self.cost,
+            "cost_interval_usd": list(self.cost_interval),
             "energy_kwh": self.energy_kwh,
             "carbon_kg": self.carbon_kg,
         }

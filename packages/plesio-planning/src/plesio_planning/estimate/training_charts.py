@@ -184,7 +184,7 @@ def _numbers(training: Training) -> Table:
         ("state", f"{format_bytes(training.checkpoint_bytes)}, written in {format_seconds(goodput.checkpoint_s)}"),
         ("states written every", format_seconds(goodput.interval_s)),
         ("device-hours", format_count(training.device_hours)),
-        ("cost", format_dollars(training.cost)),
+        ("cost", f"{format_dollars(training.cost)} ({' to '.join(map(format_dollars, training.cost_interval))})"),
         ("energy", f"{format_amount(training.energy_kwh / 1000)} MWh"),
         ("carbon", f"{format_amount(training.carbon_kg / 1000)} t CO2e"),
     ]

@@ -6,9 +6,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from plesio.core.records import to_json
-from plesio.report.document import Document, pictures, section, tables
+from plesio.report.document import Document, TextLine, pictures, section, tables
 from plesio.report.page_frame import render_document
 from plesio_planning.estimate.estimate import Estimate
+from plesio_planning.estimate.run_plan import RunPlan
 from plesio_planning.report.answer import in_terminal, write_answer
 
 __all__ = ["estimate_values", "render_estimate", "render_estimate_page", "write_estimate"]
@@ -28,6 +29,7 @@ def render_estimate_page(estimate: Estimate) -> str:
             section("In words", *estimate.findings, slug="in-words"),
             pictures(estimate.charts),
             *tables(estimate.tables),
+            section("As a file", TextLine(estimate.exported, "code"), slug="file") if estimate.exported else None,
         ],
     )
     return render_document(document)
@@ -49,8 +51,21 @@ def estimate_values(estimate: Estimate) -> dict[str, Any]:
         "findings": list(estimate.findings),
         "sensitivities": to_json(estimate.sensitivities),
     }
+    if estimate.exported:
+        values["exported"] = estimate.exported
     if estimate.failures is not None:
         values["failures"] = to_json(estimate.failures)
+    if estimate.plans is not None:
+        plans = estimate.plans
+        values["plans"] = {
+            "limits": to_json(plans.limits),
+            "plans": [_plan_values(plan) for plan in plans.plans],
+            "refused": dict(plans.refused),
+            "changes": [
+                {"what": one.what, "same": _plan_values(one.same), "best": _plan_values(one.best)}
+                for one in plans.changes
+            ],
+        }
     if estimate.frontier is not None:
         found = estimate.frontier.searches[estimate.training.machine.name]
         values["search"] = {
@@ -64,3 +79,16 @@ def estimate_values(estimate: Estimate) -> dict[str, Any]:
             "front": [one.machine.name for one in estimate.frontier.front],
         }
     return values
+
+
+def _plan_values(plan: RunPlan) -> dict[str, Any]:
+    return {
+        "machine": plan.training.machine.name,
+        "layout": to_json(plan.training.layout),
+        "global_batch": plan.training.step.num_samples,
+        "total_s": plan.total_s,
+        "interval_s": list(plan.interval_s),
+        "cost_usd": plan.cost,
+        "cost_interval_usd": list(plan.cost_interval),
+        "chance": plan.chance,
+    }

@@ -1,12 +1,13 @@
 """A function's inputs, read off it: names, units, defaults, explanations; and the fields of a class in the same form.
 
 A parameter's name ends in its unit, and that is how its text is read: ``gradient_bytes`` is ``--gradient "700 MB"``,
-``latency_s`` is ``--latency "10 us"``, ``bytes_per_s`` is ``--bandwidth "25 GB/s"``, and ``num_workers`` is ``--workers
-256``. Its type says the rest: int, float, bool, str, a Literal of texts, or a tuple of one of them, written with
-commas. Which numbers it may be is beside the type (`plesio.core.within`), and so is its option where the name does not
-say it (`Written`), and the other input without which it has no effect (`plesio.core.only_with`). What it means is in
-the ``Args:`` of the docstring. Positional-only parameters are no inputs. A function that takes fields of classes has
-``**fields`` with the note `FieldsOf`; what they mean is in the ``Attributes:`` of the classes.
+``latency_s`` is ``--latency "10 us"``, ``budget_dollars`` is ``--budget 2M``, ``bytes_per_s`` is ``--bandwidth "25
+GB/s"``, and ``num_workers`` is ``--workers 256``. Its type says the rest: int, float, bool, str, a Literal of texts, or
+a tuple of one of them, written with commas. Which numbers it may be is beside the type (`plesio.core.within`), and so
+is its option where the name does not say it (`Written`), and the other input without which it has no effect
+(`plesio.core.only_with`). What it means is in the ``Args:`` of the docstring. Positional-only parameters are no inputs.
+A function that takes fields of classes has ``**fields`` with the note `FieldsOf`; what they mean is in the
+``Attributes:`` of the classes.
 """
 
 import dataclasses
@@ -47,6 +48,7 @@ _SUFFIXES: tuple[tuple[str, str, Kind], ...] = (
     ("_s", "", "duration"),
     ("parameters", "parameters", "count"),
     ("tokens", "tokens", "count"),
+    ("_dollars", "", "count"),
 )
 _PARSE: dict[Kind, Callable[[str], Any]] = {
     "bandwidth": parse_bandwidth,

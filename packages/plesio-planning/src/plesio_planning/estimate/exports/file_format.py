@@ -1,0 +1,98 @@
+"""The parts that files of all programs have in common."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plesio.core.errors import ArgumentError
+from plesio_planning.estimate.layout import Layout
+from plesio_planning.estimate.model import Convolutional, Model, Transformer
+
+__all__ = ["FileFormat", "ImportedRun", "layers_of_part", "refuse", "transformer_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRun:
+    """The content of a program's file.
+
+    Attributes:
+        layout: Attributes of `Layout`, by name.
+        sizes: Attributes of `Transformer`, by name; empty where a file has none.
+        settings: Attributes of `Software`, by name.
+        global_batch: Sequences of a step; None where a file does not say.
+        part_layers: Layers of a part of an interleaved stage, of which ``vpp`` follows; None where there are none.
+        instances: Groups of replicas that hold the same, of which ``shard`` follows.
+    """
+
+    layout: Mapping[str, Any]
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    global_batch: int | None = None
+    part_layers: int | None = None
+    instances: int = 1
+
+    def layout_on(self, num_devices: int, *, num_layers: int) -> Mapping[str, Any]:
+        """Return the layout's attributes, with those that follow from the devices and the model's layers."""
+        found = dict(self.layout)
+        if self.part_layers is not None:
+            found["vpp"] = -(-num_layers // (found["pp"] * self.part_layers))
+        if self.instances > 1:
+            found["shard"] = num_devices // (found["tp"] * found["pp"] * self.instances)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFormat:
+    """A program's file.
+
+    Attributes:
+        suffix: End of its name.
+        write: Makes its text of a model, a layout and a global batch.
+        read: The inverse.
+    """
+
+    suffix: str
+    write: Callable[[Model, Layout, int], str]
+    read: Callable[[str], ImportedRun]
+
+
+def refuse(program: str, layout: Layout, unable: Mapping[str, tuple[bool, str]]) -> None:
+    """Make sure that nothing of a layout is beyond a program.
+
+    Args:
+        program: Its name.
+        layout: Layout to express.
+        unable: By the attribute: whether it is beyond the program, and what to write instead.
+
+    Raises:
+        ConfigError: Something is.
+    """
+    for name, (beyond, instead) in unable.items():
+        if beyond:
+            raise ArgumentError(f"{program} has no option for `{name}` {getattr(layout, name)}; {instead}")
+
+
+def layers_of_part(program: str, model: Transformer, layout: Layout, *, more: int = 0) -> int:
+    """Return the layers of a part of a stage, of layers that are as many more.
+
+    Raises:
+        ConfigError: Stages do not have as many layers each.
+    """
+    parts = layout.pp * layout.vpp
+    if (model.num_layers + more) % parts:
+        raise ArgumentError(
+            f"{program} wants as many layers in each of {parts} parts, and {model.name} has {model.num_layers}; write "
+            "a `pp` that divides them"
+        )
+    return (model.num_layers + more) // parts
+
+
+def transformer_of(program: str, model: Model) -> Transformer:
+    """Return the model, if it is a transformer.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if isinstance(model, Convolutional):
+        raise ArgumentError(f"{program} trains transformers, and {model.name} is none; leave `export` out")
+    return model

@@ -1,0 +1,118 @@
+"""Plans that keep to a day and a budget: their chances, the order among them, and what changes are worth."""
+
+import functools
+import math
+import random
+from dataclasses import replace
+from statistics import NormalDist
+
+import pytest
+
+from plesio.core.errors import ConfigError
+from plesio_planning.estimate import (
+    Conditions,
+    Limits,
+    RunPlan,
+    RunPlans,
+    find_model,
+    find_plans,
+    parse_machine,
+    search_layouts,
+)
+
+MODEL = find_model("llama-3-8b")
+DAY = {"start": "2027-01-01", "by": "2027-03-01"}
+
+
+@functools.cache
+def plans_of(
+    kinds: str = "h100", *, tokens: float = 1e12, conditions: Conditions | None = None, **limits: object
+) -> RunPlans:
+    machines = [parse_machine(f"8x{kind}") for kind in kinds.split(",")]
+    asked = Limits(**limits)  # type: ignore[arg-type]
+    return find_plans(MODEL, machines, limits=asked, tokens=tokens, global_batch=512, conditions=conditions)
+
+
+def test_a_chance_is_that_of_drawn_runs():
+    found = plans_of("h100,a100", budget_dollars=250e3, **DAY)
+    plan = min(found.plans, key=lambda one: abs(one.chance - 0.5))
+    training, (margin, error) = plan.training, plan.limits.margin_and_error
+    draw = random.Random(1)
+    kept = 0
+    for _ in range(20_000):
+        slower = margin * draw.lognormvariate(0, training.time_error) * draw.lognormvariate(0, error)
+        dearer = draw.lognormvariate(0, training.price_error)
+        kept += slower * training.total_s <= plan.limits.seconds and slower * dearer * training.cost <= 250e3
+    assert plan.chance == pytest.approx(kept / 20_000, abs=0.015)
+
+
+def test_one_limit_alone_has_the_chance_of_a_normal_quantile():
+    plan = plans_of(margin=1.0, **DAY).plans[-1]
+    late = math.log(plan.limits.seconds / plan.total_s) / plan.training.time_error
+    assert plan.chance == pytest.approx(NormalDist().cdf(late))
+
+
+def test_more_time_and_more_money_never_hurt():
+    few, many = plans_of(budget_dollars=220e3, **DAY), plans_of(budget_dollars=300e3, **DAY)
+    later = plans_of(budget_dollars=220e3, start="2027-01-01", by="2027-04-01")
+    chances = [max(plan.chance for plan in found.plans) for found in (few, many, later)]
+    assert chances[0] < chances[1]
+    assert chances[0] <= chances[2]
+
+
+def test_the_best_is_the_cheapest_that_is_sure_enough():
+    found = plans_of("h100,a100", **DAY)
+    sure = [plan for plan in found.plans if plan.chance >= 0.9]
+    assert found.best == min(sure, key=lambda plan: plan.cost)
+    # without a day it is the fastest that the money allows
+    paid = plans_of("h100", budget_dollars=300e3)
+    assert paid.best == min((plan for plan in paid.plans if plan.sure), key=lambda plan: plan.total_s)
+
+
+def test_a_surer_answer_takes_more_devices_or_as_many():
+    devices = [
+        plans_of(conditions=Conditions(confidence=confidence), **DAY).best.training.machine.num_devices
+        for confidence in (0.6, 0.99)
+    ]
+    assert devices == sorted(devices)
+    assert devices[0] < devices[-1]
+
+
+def test_a_layout_that_is_carried_over_is_nearly_that_of_a_search():
+    found = plans_of("h100,a100", **DAY)
+    for plan in (found.of_kind("h100")[0], found.of_kind("a100")[-1]):
+        training = plan.training
+        searched = search_layouts(
+            MODEL,
+            training.machine,
+            global_batch=512,
+            near=True,
+            may_be_lean=True,
+            fixed={"cp": 1, "software": replace(training.layout.software, master_weight_remainders=False)},
+        )
+        assert training.step.sample_s <= 1.05 * searched.best.step.sample_s, training.machine.name
+
+
+def test_changes_are_worth_what_they_say():
+    found = plans_of(budget_dollars=220e3, **DAY)
+    changes = {change.what: change for change in found.changes}
+    assert changes["a week more"].same.chance >= found.best.chance >= changes["a week less"].same.chance
+    assert changes["a tenth more money"].best.chance > found.best.chance
+    assert changes["half the network between hosts"].same.chance <= found.best.chance
+    assert changes["twice the failures"].same.chance < found.best.chance
+
+
+def test_what_nothing_keeps_to_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"^no machine of up to 32,768 devices trains it by 2027-01-03 for \$20,000"):
+        plans_of(start="2027-01-01", by="2027-01-03", budget_dollars=20e3)
+    with pytest.raises(ConfigError, match="by is 2026-01-01, and the run begins on 2027-01-01; write a later day"):
+        Limits(start="2027-01-01", by="2026-01-01")
+    with pytest.raises(ConfigError, match='by is "soon", no day; write one as in 2027-03-01'):
+        Limits(by="soon")
+
+
+def test_a_given_margin_is_sure_and_stretches_the_run():
+    plan, other = (plans_of(margin=margin, **DAY).plans[0] for margin in (1.0, 2.0))
+    assert isinstance(plan, RunPlan)
+    assert plan.total_s == plan.training.total_s
+    assert other.total_s == 2 * other.training.total_s
