@@ -126,6 +126,8 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("report", "Missing argument"),
         ("lab validate estimatr", 'validate "estimatr"; did you mean "estimator"?'),
         ("lab validate estimator --seeds 0", "leave out all options but --out, --json and --overwrite"),
+        ("lab validate estimator --oversubscription 2", "leave out all options but --out, --json and --overwrite"),
+        ("lab validate --oversubscription 2", "--oversubscription is of racks on a testbed; write --world testbed too"),
         ("lab validate estimator --resume", "leave out all options but --out, --json and --overwrite"),
         ("lab validate estimator --world testbed", "leave out all options but --out, --json and --overwrite"),
         ("lab validate estimator --json none/x.json", "there is no folder"),

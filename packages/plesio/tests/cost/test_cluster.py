@@ -134,6 +134,10 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path):
         ("oversubscription = 3.0", 'oversubscription = "3"', "oversubscription: '3' is not a number"),
         ("oversubscription = 3.0", "", "neither is given: write one of them"),
         ("oversubscription = 3.0", 'oversubscription = 3\nbandwidth = "1 GB/s"', "both are given: write one of them"),
+        ("racks = 2", "racks = 2\nuplink_oversubscription = 2.0", r"uplink_oversubscription and \[uplink\] both say"),
+        ("racks = 2", "racks = 2\npayload_share = 0.0", "payload_share"),
+        ("racks = 2", "racks = 2\ntcp_flows = 0", "tcp_flows"),
+        ("racks = 2", "racks = 2\nbackward_share = 1.5", "backward_share"),
         ("[local]", "[local", "is not valid TOML"),
     ],
 )
@@ -200,3 +204,15 @@ def test_the_example_of_the_documentation_is_a_cluster():
 def test_the_documentation_lists_every_named_cluster():
     text = DOCS.read_text(encoding="utf-8")
     assert [name for name in NAMED_CLUSTERS if f"`{name}`" not in text] == []
+
+
+def test_uplinks_may_be_said_by_their_oversubscription_alone():
+    text = TWO_RACKS[: TWO_RACKS.index("[uplink]")]
+    cluster = Cluster.from_toml("uplink_oversubscription = 3.0\n" + text, name="two")
+    assert cluster.uplink == Link(latency_s=0.0, bytes_per_s=1.25e9)
+    assert cluster.with_oversubscription(6.0).uplink == Link(latency_s=0.0, bytes_per_s=0.625e9)
+
+
+def test_one_rack_has_no_uplink_to_oversubscribe():
+    with pytest.raises(ConfigError, match="is one rack, and no uplink is oversubscribed; write racks = 2"):
+        parse_cluster("4x1gbe").with_oversubscription(2.0)

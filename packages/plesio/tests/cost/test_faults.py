@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plesio.core.errors import ConfigError, PlesioError
+from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 
 NUM_LIVES = 4000
@@ -110,3 +111,86 @@ def test_seeds_differ():
 def test_impossible_faults_are_refused(make: type[PlesioError]):
     with pytest.raises(ConfigError, match=r"write|needs|leave out"):
         make()
+
+
+CHURN = """
+hosts = 4
+workers_per_host = 2
+[nic]
+bandwidth = "1 Gbit/s"
+[failures]
+mtbf = "100 s"
+shape = 0.7
+repair = "10 s"
+[preemption]
+hosts = 1
+mtbf = "50 s"
+repair = "5 s"
+[scavenged]
+hosts = 2
+stay = "20 s"
+away = "30 s"
+"""
+
+
+def in_a_cluster(text: str, *, num_workers: int = 8, until_s: float = 2000.0, seed: int = 0) -> list[Fault]:
+    hosts = Cluster.from_toml(text, name="cluster").inconstant_hosts(num_workers)
+    return list(takewhile(lambda fault: fault.at_s < until_s, faults_in_order(num_workers, hosts=hosts, seed=seed)))
+
+
+def test_a_host_goes_and_comes_with_all_its_workers():
+    only_failures = CHURN[: CHURN.index("[preemption]")]
+    first = in_a_cluster(only_failures)
+    lost = [fault for fault in first if fault.kind == "lose"]
+    pairs = [(one.at_s, one.worker, other.at_s, other.worker) for one, other in zip(lost[::2], lost[1::2], strict=True)]
+    assert all(at_s == other_s and worker + 1 == other for at_s, worker, other_s, other in pairs)
+    joined = [fault.at_s for fault in first if fault.kind == "join"]
+    repaired = sorted(at_s + 10.0 for at_s, *_ in pairs for _ in range(2))
+    assert joined == pytest.approx(repaired[: len(joined)])
+
+
+def test_workers_are_lost_once_and_only_when_they_have_come():
+    there, lost = 8, set[int]()
+    for fault in in_a_cluster(CHURN):
+        if fault.kind == "join":
+            there += 1
+        else:
+            assert fault.worker < there
+            assert fault.worker not in lost
+            lost.add(fault.worker)
+    assert len(lost) > 50
+
+
+def test_scavenged_hosts_are_there_for_their_share_of_the_time():
+    text = CHURN[: CHURN.index("[failures]")] + CHURN[CHURN.index("[scavenged]") :]
+    horizon_s, there, worker_s, since_s = 50_000.0, 0, 0.0, 0.0
+    for fault in in_a_cluster(text, until_s=horizon_s):
+        worker_s += there * (fault.at_s - since_s)
+        since_s = fault.at_s
+        there += 1 if fault.kind == "join" else -1
+    # two hosts of two workers, 20 of 50 s; a cycle's share varies by 0.34, of 2000 cycles by 0.008: five of it
+    assert worker_s / horizon_s == pytest.approx(4 * 20 / 50, abs=4 * 5 * 0.008)
+
+
+def test_one_seed_is_one_fate():
+    assert in_a_cluster(CHURN, seed=3) == in_a_cluster(CHURN, seed=3)
+    assert in_a_cluster(CHURN, seed=3) != in_a_cluster(CHURN, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('mtbf = "100 s"\n', "", r"\[failures\] has no mtbf"),
+        ('mtbf = "100 s"', "mtbf = 100", "mtbf: 100 has no unit"),
+        ("hosts = 2\n", "", r"\[scavenged\] has no hosts; write it as in hosts = 2"),
+        ("hosts = 2\n", "hosts = 0\n", r"\[scavenged\]: hosts"),
+        ("hosts = 1\n", "hosts = 5\n", r"\[preemption\] of 5 hosts; there are 4"),
+        ('away = "30 s"', 'repair = "30 s"', 'unknown key "repair"|has no away'),
+        ("shape = 0.7", "shape = 0", "shape"),
+    ],
+)
+def test_bad_tables_are_refused_in_a_line(before: str, after: str, message: str):
+    assert before in CHURN
+    with pytest.raises(ConfigError, match=message) as error:
+        in_a_cluster(CHURN.replace(before, after, 1))
+    assert "\n" not in str(error.value)

@@ -192,3 +192,13 @@ def test_flows_that_time_out_never_make_a_link_faster(flows: int, more: int, meg
         all_reduce_on(replace(cluster, tcp_flows=number), range(2), 1e6) for number in (None, flows, flows + more)
     )
     assert ideal_s < some_s < most_s
+
+
+@given(ratio=st.floats(0.1, 50), more=st.floats(0, 50), num_bytes=st.floats(1, 1e9))
+def test_adding_oversubscription_never_makes_a_collective_faster(ratio: float, more: float, num_bytes: float):
+    racks = replace(cluster_of(6), racks=2, uplink=NIC)
+    for on_links in (all_reduce_on, bucket_all_reduce_on, broadcast_on):
+        little_s, much_s = (
+            on_links(racks.with_oversubscription(each), range(6), num_bytes) for each in (ratio, ratio + more)
+        )
+        assert little_s <= much_s

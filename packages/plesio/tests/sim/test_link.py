@@ -120,3 +120,18 @@ def test_an_impossible_transfer_is_refused(links: str, num_bytes: float, message
     network.link("a", link=Link(latency_s=0.0, bytes_per_s=1.0))
     with pytest.raises(ValueError, match=message):
         network.send(network.route(links), num_bytes, lambda: None)
+
+
+def test_flows_that_time_out_leave_less_of_a_link_the_more_there_are():
+    shaped = Link(latency_s=0.0, bytes_per_s=1e6, flows=1)
+
+    def ends_s(count: int) -> float:
+        kernel = Kernel()
+        network = LinkNetwork(kernel)
+        network.link("a", shaped)
+        for _ in range(count):
+            network.send(network.route("a"), 1e6 / count, lambda: None)
+        kernel.run()
+        return kernel.now_s
+
+    assert [ends_s(count) for count in (1, 4)] == pytest.approx([1 + 0.02896, 1 + 4 * 0.02896])

@@ -117,6 +117,7 @@ class WorkersSection(RecipeSection):
 
     Attributes:
         count: Workers at the start.
+        uplink_oversubscription: Bandwidth of a rack's interfaces over its uplink's, instead of the cluster's.
         cluster: Hosts and links of the virtual world or the testbed; without it, one host with enough cores.
         step_time: Duration of a step of a worker of speed 1; without it, as long as the machine needs.
         stalls: Steps that take longer now and then, on all workers.
@@ -128,6 +129,7 @@ class WorkersSection(RecipeSection):
     """
 
     count: int = Field(ge=1)
+    uplink_oversubscription: float | None = Field(default=None, gt=0)
     cluster: Annotated[InstanceOf[Cluster], BeforeValidator(_cluster)] | None = None
     step_time: StepTimeSection | None = None
     stalls: StallsSection | None = None
@@ -142,7 +144,15 @@ class WorkersSection(RecipeSection):
         if cluster is None or "count" not in info.data:
             return cluster
         with as_finding():
+            ratio = info.data.get("uplink_oversubscription")
+            cluster = cluster if ratio is None else cluster.with_oversubscription(ratio)
             return cluster.for_workers(info.data["count"])
+
+    @model_validator(mode="after")
+    def _uplinks_are_there(self) -> Self:
+        if self.uplink_oversubscription is not None and self.cluster is None:
+            raise ValueError('uplink_oversubscription is of a cluster with racks; write cluster = "2-racks"')
+        return self
 
     @model_validator(mode="after")
     def _steps_have_times(self) -> Self:
@@ -152,7 +162,7 @@ class WorkersSection(RecipeSection):
             if getattr(self, key) is not None:
                 raise ValueError(f'{key} lengthen step times, and there are none; write "step_time" under [workers]')
         rejoin = self.failures is not None and self.failures.rejoin_after is not None
-        if rejoin or any(fault.kind == "join" for fault in self.faults):
+        if rejoin or self._hosts_come or any(fault.kind == "join" for fault in self.faults):
             raise ValueError('a worker that joins has the common step time; write "step_time" under [workers]')
         for worker in self.unequal:
             if worker.step_time is None:
@@ -198,7 +208,18 @@ class WorkersSection(RecipeSection):
     @property
     def any_faults(self) -> bool:
         """True if workers are lost or join; only the virtual world can do that to them."""
-        return bool(self.faults) or self.failures is not None
+        return bool(self.faults) or self.fails_by_chance
+
+    @property
+    def fails_by_chance(self) -> bool:
+        """True if workers are lost by chance, or hosts of the cluster come and go."""
+        return self.failures is not None or (self.cluster is not None and bool(self.cluster.churn))
+
+    @property
+    def _hosts_come(self) -> bool:
+        """True if workers join because hosts of the cluster come."""
+        churn = () if self.cluster is None else self.cluster.churn
+        return any(one.failures.rejoin_after_s is not None for one in churn)
 
     def faults_in_order(self, *, seed: int) -> Iterator[Fault]:
         """Yield the faults of the virtual run of ``seed``, in the order of time; perhaps without end.
@@ -212,6 +233,7 @@ class WorkersSection(RecipeSection):
             self.count,
             given=(fault.fault() for fault in self.faults),
             failures=None if self.failures is None else self.failures.failures(),
+            hosts=() if self.cluster is None else self.cluster.inconstant_hosts(self.count),
             seed=seed,
         )
 
@@ -229,6 +251,11 @@ class WorkersSection(RecipeSection):
             )
         if num_joins:
             grid.regrouped(range(grid.groups), num_joined=1)
+        if grid.stages > 1 and self._hosts_come:
+            raise ConfigError(
+                f"single workers cannot join {grid.spec}, only a group of {grid.stages}, and hosts of the cluster come "
+                "back; leave repair and [scavenged] out"
+            )
         if grid.stages > 1 and self.failures is not None and self.failures.rejoin_after is not None:
             raise ConfigError(
                 f"one worker cannot join {grid.spec}, only a group of {grid.stages}; leave rejoin_after out"

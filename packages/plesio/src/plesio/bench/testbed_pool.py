@@ -36,7 +36,7 @@ def check_for_testbed(recipe: Recipe) -> Cluster:
     cluster = recipe.workers.cluster
     if cluster is None:
         raise ConfigError("a testbed needs a cluster: add --cluster 4x1gbe, or cluster = ... under [workers]")
-    if any(fault.kind == "join" for fault in recipe.workers.faults) or recipe.workers.failures is not None:
+    if any(fault.kind == "join" for fault in recipe.workers.faults) or recipe.workers.fails_by_chance:
         raise ConfigError("workers that join or fail by chance are for the virtual world: --world virtual")
     if recipe.task.is_script and any(fault.kind == "lose" for fault in recipe.workers.faults):
         raise ConfigError(f"workers of the script {recipe.task.script} are lost in the virtual world: --world virtual")

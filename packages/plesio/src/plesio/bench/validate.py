@@ -8,6 +8,7 @@ virtual world gets the time of a step in a short probe (`plesio.bench.advise_pro
 
 import math
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class ValidationSetting:
     def name(self) -> str:
         cluster = self.recipe.workers.cluster
         where = "" if cluster is None else f"-{cluster.name}"
-        return f"{self.recipe.task.name}-{self.step_time.replace(' ', '')}{where}".replace(" ", "").replace("/", "p")
+        return re.sub("[ :]", "", f"{self.recipe.task.name}-{self.step_time}{where}").replace("/", "p")
 
 
 TESTBED_WORKLOAD = Workload(task="digits", batch_size=32)
@@ -87,6 +88,12 @@ TESTBED_STEP_TIME = "40 ms"
 BANDWIDTHS = ("100 Mbit/s", "300 Mbit/s", "1 Gbit/s")
 LATENCIES = ("0.1 ms", "5 ms", "20 ms")
 NUM_TESTBED_ROUNDS = 48
+RACK_WORKLOAD = Workload(
+    task="stdlib_lm", batch_size=1, options={"context": 16, "width": 96, "depth": 1, "corpus_bytes": 100_000}
+)
+"""It computes little and sends 0.6 MB, so that a machine with other work measures links, and not its cores."""
+RACK_BANDWIDTHS = ("50 Mbit/s", "150 Mbit/s")
+NUM_RACK_ROUNDS = 24
 
 
 def matrix(
@@ -123,29 +130,34 @@ def matrix_on_hosts(
     *,
     policies: Sequence[str],
     seeds: Sequence[int],
-    bandwidths: Sequence[str] = BANDWIDTHS,
-    latencies: Sequence[str] = LATENCIES,
-    num_rounds: int = NUM_TESTBED_ROUNDS,
+    oversubscriptions: Sequence[float] = (),
 ) -> list[ValidationSetting]:
     """Return the settings for testbeds and the virtual world: one workload, four hosts behind links of every kind.
 
+    Args:
+        policies: Specs.
+        seeds: As for `matrix`.
+        oversubscriptions: If there are any, the hosts are in two racks whose uplinks have these, and no latencies.
+
     Raises:
-        ConfigError: A policy or a seed cannot be used.
+        ConfigError: A policy, a seed or an oversubscription cannot be used.
     """
+    clusters = [_two_racks(bandwidth, ratio) for bandwidth in RACK_BANDWIDTHS for ratio in oversubscriptions] or [
+        _four_hosts(bandwidth, latency) for bandwidth in BANDWIDTHS for latency in LATENCIES
+    ]
     return [
         ValidationSetting(
             step_time=TESTBED_STEP_TIME,
             recipe=_recipe(
-                TESTBED_WORKLOAD,
+                RACK_WORKLOAD if oversubscriptions else TESTBED_WORKLOAD,
                 TESTBED_STEP_TIME,
                 policies=policies,
                 seeds=seeds,
-                num_rounds=num_rounds,
-                cluster=_four_hosts(bandwidth, latency),
+                num_rounds=NUM_RACK_ROUNDS if oversubscriptions else NUM_TESTBED_ROUNDS,
+                cluster=cluster,
             ),
         )
-        for bandwidth in bandwidths
-        for latency in latencies
+        for cluster in clusters
     ]
 
 
@@ -159,6 +171,20 @@ bandwidth = "{bandwidth}"
 latency = "{latency}"
 """
     return Cluster.from_toml(text, name="four hosts")
+
+
+def _two_racks(bandwidth: str, oversubscription: float) -> Cluster:
+    text = f"""
+name = "{bandwidth}, uplink 1:{oversubscription:g}"
+hosts = {NUM_WORKERS}
+racks = 2
+uplink_oversubscription = {oversubscription!r}
+collectives = "gloo"
+[nic]
+bandwidth = "{bandwidth}"
+latency = "{LATENCIES[0]}"
+"""
+    return Cluster.from_toml(text, name="two racks")
 
 
 def validate(

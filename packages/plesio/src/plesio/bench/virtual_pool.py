@@ -19,6 +19,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
+from plesio.testbed.host import on_hosts_of_testbed
 
 __all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]
 
@@ -35,6 +36,8 @@ def machine_of(
         on_testbed: Whether the cluster is a testbed on the calibrated machine.
     """
     cluster = workers.cluster
+    if cluster is not None and on_testbed:
+        cluster = on_hosts_of_testbed(cluster)
     if calibration is None:
         return cluster or Cluster.one_host(workers.count), HostCosts()
     costs = calibration.costs(batch_size, where="here" if cluster is None else "testbed" if on_testbed else "apart")

@@ -46,6 +46,7 @@ Examples:
   plesio lab validate --json errors.json --seeds 0 --policies bsp,asp
   plesio lab validate --resume
   plesio lab validate --world testbed --out runs/testbed
+  plesio lab validate --world testbed --oversubscription 1,2,4,8 --out runs/racks
   plesio lab validate estimator --out runs/estimator
   plesio lab validate published
   plesio lab validate train.py --workers 2 --policies bsp,asp --seeds 0 -- --lr 0.1
@@ -79,6 +80,14 @@ def validate(
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
     ] = None,
+    oversubscription: Annotated[
+        str | None,
+        typer.Option(
+            "--oversubscription",
+            metavar="LIST",
+            help="On a testbed of two racks: bandwidth of a rack's interfaces over its uplink's, as in 1,2,4,8",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", "-n", metavar="N", help="Of a script. [default: one a core, 2 to 4]"),
@@ -94,7 +103,8 @@ def validate(
     worlds (unless you say otherwise): two workloads, two step times, four workers of which one is three times slower,
     under each policy: in the virtual world, calibrated to this machine, and with real workers. Prints predicted,
     measured and error of throughput, wait share, bytes, staleness and final metric, with those of a trivial model. With
-    --world testbed: four equal workers on hosts of their own, at three bandwidths and three latencies. Needs root.
+    --world testbed: four equal workers on hosts of their own, at three bandwidths and three latencies, or in two racks
+    with --oversubscription. Needs root.
 
     SCRIPT: one that calls plesio.join: with real workers on this machine, and in the virtual world by the time that a
     step takes in a short probe. What follows -- is its own.
@@ -115,14 +125,16 @@ def validate(
     if script is None and what not in (WORLDS, *plugged):
         raise ConfigError(f'validate "{what}"; {home_of(what) or nearest(what, (WORLDS, *plugged))}')
     if script is None and what != WORLDS:
-        if policies is not None or seeds != SEEDS or resume or world is not MeasuredWorld.PROCESS:
+        if policies is not None or seeds != SEEDS or resume or world is not MeasuredWorld.PROCESS or oversubscription:
             raise ConfigError(f"validate {what} does no runs; leave out all options but --out, --json and --overwrite")
         return int(plugged[what].load()(json_file, out=out, overwrite=overwrite))
+    if oversubscription is not None and world is not MeasuredWorld.TESTBED:
+        raise ConfigError("--oversubscription is of racks on a testbed; write --world testbed too, or leave it out")
     # whatever is wrong is said before anything is removed
     if script is not None:
         recipe = _script(script, args or (), policies=policies, seeds=seeds, workers=workers)
     else:
-        settings = _settings(world, policies=policies, seeds=seeds)
+        settings = _settings(world, policies=policies, seeds=seeds, oversubscription=oversubscription)
     check_output_file("--json", json_file, overwrite=overwrite or resume)
     out = out or Path("runs/validation")
     with prepared_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES):
@@ -137,14 +149,26 @@ def validate(
     return 0
 
 
-def _settings(world: MeasuredWorld, *, policies: str | None, seeds: str) -> "list[ValidationSetting]":
+def _settings(
+    world: MeasuredWorld, *, policies: str | None, seeds: str, oversubscription: str | None
+) -> "list[ValidationSetting]":
     if world is MeasuredWorld.TESTBED:
         prepare_for_hosts()
     from plesio.bench.validate import matrix, matrix_on_hosts
     from plesio.cli.compare import split_policies, split_seeds
 
-    make = matrix_on_hosts if world is MeasuredWorld.TESTBED else matrix
-    return make(policies=POLICIES if policies is None else split_policies(policies), seeds=split_seeds(seeds))
+    specs, numbers = POLICIES if policies is None else split_policies(policies), split_seeds(seeds)
+    if world is not MeasuredWorld.TESTBED:
+        return matrix(policies=specs, seeds=numbers)
+    ratios = [] if oversubscription is None else _ratios(oversubscription)
+    return matrix_on_hosts(policies=specs, seeds=numbers, oversubscriptions=ratios)
+
+
+def _ratios(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f'--oversubscription "{text}"; write numbers above 0, as in 1,2,4,8') from None
 
 
 def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":

@@ -26,13 +26,14 @@ from typing import Annotated, Literal
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import reason_of
-from plesio.core.within import AT_LEAST_1, SHARE, SIZE
+from plesio.core.within import AT_LEAST_1, SHARE, SIZE, Within
 from plesio.cost.cluster_file import read_cluster_text
-from plesio.cost.link import Link, with_timeouts
+from plesio.cost.faults import Failures, InconstantHost
+from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange, LinkName
 from plesio.cost.named_clusters import CLUSTER_TEXTS
 
-__all__ = ["NAMED_CLUSTERS", "Cluster", "Collectives", "Hop", "parse_cluster"]
+__all__ = ["NAMED_CLUSTERS", "Churn", "Cluster", "Collectives", "Hop", "parse_cluster"]
 
 Collectives = Literal["nccl", "gloo"]
 _MESSAGE_LATENCIES: Mapping[Collectives, float] = {"nccl": 1.0, "gloo": 2.0}
@@ -45,6 +46,25 @@ class Hop(Link):
     """One direction of one link on a path; hops of equal name are the same."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Churn:
+    """One way in which hosts of a cluster come and go by chance, with all their workers.
+
+    Attributes:
+        kind: They fail and are repaired; are taken away for others and come back; or are lent when nobody else wants
+            them, which they are not when the run begins.
+        hosts: How many: the last ones, or as many besides if they are scavenged. None is all.
+        failures: How long they are there, and how long they are away then.
+    """
+
+    kind: Literal["failures", "preemption", "scavenged"]
+    hosts: Annotated[int, AT_LEAST_1] | None = None
+    failures: Failures
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"[{self.kind}]: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +81,14 @@ class Cluster:
         device: Name of the core or accelerator.
         memory_bytes: Memory that a worker has when there is one per core or accelerator; None is not known.
         changes: Changes of links during a run, in the order of time.
+        churn: How hosts come and go.
         collectives: The library that carries collectives; None is what `library` says.
         backward_share: Share of a step's time in which DDP sends its buckets while the rest is computed. Of an
             accelerator's step the backward pass takes two thirds; 0 sends when all is computed, as where cores that
             compute also send.
-        tcp_flows: TCP flows at a time between two hosts, where links are shaped and flows lose packets
+        tcp_flows: TCP flows that carry a message between hosts, where links are shaped and flows lose packets
             (`plesio.cost.link.with_timeouts`); None loses nothing.
+        payload_share: Share of the bandwidth between hosts that carries payload, and not packets' headers.
 
     >>> two = Cluster(name="two", hosts=2, workers_per_host=4, cores_per_host=4)
     >>> two.host_of(5), [link.name for link in two.path(0, 1)]
@@ -84,9 +106,11 @@ class Cluster:
     device: str = ""
     memory_bytes: Annotated[int, SIZE] | None = None
     changes: tuple[LinkChange, ...] = ()
+    churn: tuple[Churn, ...] = ()
     collectives: Collectives | None = None
     backward_share: Annotated[float, SHARE] = 0.0
     tcp_flows: Annotated[int, AT_LEAST_1] | None = None
+    payload_share: Annotated[float, Within(0, 1, without="low")] = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self, f"cluster {self.name}: ")
@@ -99,6 +123,9 @@ class Cluster:
         if not (self.nic.shared and (self.uplink is None or self.uplink.shared)):
             raise ConfigError(f"cluster {self.name}: interfaces and uplinks are shared; only [local] may be not")
         self._check_changes()
+        for one in self.churn:
+            if one.kind != "scavenged" and one.hosts is not None and one.hosts > self.hosts:
+                raise ConfigError(f"cluster {self.name}: [{one.kind}] of {one.hosts} hosts; there are {self.hosts}")
 
     def _check_changes(self) -> None:
         for change in self.changes:
@@ -190,11 +217,9 @@ class Cluster:
         return (out, leaving, entering, into)
 
     def _carries(self, name: LinkName, number: int) -> Link:
-        """Return a link with the bandwidth that its flows make of it."""
+        """Return a link between hosts as its messages find it: with packets' headers, and the flows that carry them."""
         link = self.link(name, number)
-        if self.tcp_flows is None:
-            return link
-        return replace(link, bytes_per_s=with_timeouts(link.bytes_per_s, num_flows=self.tcp_flows))
+        return replace(link, bytes_per_s=self.payload_share * link.bytes_per_s, flows=self.tcp_flows or 0)
 
     def link(self, name: LinkName, number: int, *, changes: tuple[LinkChange, ...] | None = None) -> Link:
         """Return the link of a host (local, nic) or a rack (uplink) at the beginning, with the changes at that moment.
@@ -223,6 +248,30 @@ class Cluster:
         changes = tuple(replace(one, at_s=max(0.0, one.at_s - at_s)) for one in self.changes)
         return replace(self, changes=changes) if changes else self
 
+    def inconstant_hosts(self, num_workers: int) -> list[InconstantHost]:
+        """Return the hosts that come and go in a run of so many workers, and those that are scavenged besides.
+
+        A host that is preempted does nothing else; [failures] is of the others.
+        """
+        ranks: dict[int, list[int]] = {}
+        for rank in range(num_workers):
+            ranks.setdefault(self.host_of(rank), []).append(rank)
+        found: dict[int, InconstantHost] = {}
+        for one in sorted(self.churn, key=lambda one: one.kind != "failures"):
+            if one.kind == "scavenged":
+                numbers = range(len(ranks), len(ranks) + (one.hosts or 0))
+            else:
+                numbers = range(len(ranks) - min(len(ranks), one.hosts or len(ranks)), len(ranks))
+            for number in numbers:
+                found[number] = InconstantHost(
+                    number=number,
+                    num_workers=len(ranks.get(number, range(min(self.workers_per_host, num_workers)))),
+                    workers=tuple(ranks.get(number, ())),
+                    stays=one.failures,
+                    away_by_chance=one.kind == "scavenged",
+                )
+        return [found[number] for number in sorted(found)]
+
     def with_bandwidth(self, bytes_per_s: float) -> "Cluster":
         """Return the cluster with interfaces of this bandwidth; latencies and the oversubscription of uplinks stay.
 
@@ -244,6 +293,22 @@ class Cluster:
             for change in self.changes
         )
         return replace(self, nic=replace(self.nic, bytes_per_s=bytes_per_s), uplink=uplink, changes=changes)
+
+    def with_oversubscription(self, ratio: float) -> "Cluster":
+        """Return the cluster whose racks have uplinks of ``1/ratio`` of their hosts' interfaces, changes as they were.
+
+        >>> parse_cluster("2-racks").with_oversubscription(8.0).uplink.bytes_per_s
+        1250000000.0
+
+        Raises:
+            ConfigError: No ratio above 0, or a cluster of one rack, which has no uplink.
+        """
+        if not 0 < ratio < math.inf:
+            raise ConfigError(f"oversubscription is {ratio}; write more than 0, as in 4.0")
+        if self.uplink is None:
+            raise ConfigError(f"cluster {self.name} is one rack, and no uplink is oversubscribed; write racks = 2")
+        full_rack = self.hosts_per_rack * self.nic.bytes_per_s
+        return replace(self, uplink=replace(self.uplink, bytes_per_s=full_rack / ratio))
 
     def for_workers(self, num_workers: int) -> "Cluster":
         """Return the cluster of as many of its hosts as ``num_workers`` fill; a single host is given room for all."""
@@ -281,17 +346,17 @@ class Cluster:
             for kind in ("local", "nic"):
                 if kind in values:
                     values[kind] = Link(**values[kind])
-            if ratio is not None:
-                if not 0 < ratio < math.inf:
-                    raise ConfigError(f"uplink.oversubscription is {ratio}; write more than 0, as in 4.0")
-                full_rack = -(-max(values["hosts"], 1) // max(values.get("racks", 1), 1)) * values["nic"].bytes_per_s
-                values["uplink"]["bytes_per_s"] = full_rack / ratio
             if "uplink" in values:
-                values["uplink"] = Link(**values["uplink"])
+                values["uplink"] = Link(**{"bytes_per_s": values["nic"].bytes_per_s, **values["uplink"]})
             changes = [LinkChange(**change) for change in values.pop("changes", ())]
+            values["churn"] = tuple(
+                Churn(kind=kind, hosts=fields.pop("hosts", None), failures=Failures(**fields))
+                for kind, fields in values.pop("churn", {}).items()
+            )
             values["changes"] = tuple(sorted(changes, key=lambda change: change.at_s))
             values.setdefault("cores_per_host", values["workers_per_host"])
-            return cls(**values)
+            cluster = cls(**values)
+            return cluster if ratio is None else cluster.with_oversubscription(ratio)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
 
@@ -308,6 +373,7 @@ def _hop(name: str, link: Link, *, latency_s: float | None = None) -> Hop:
         latency_s=link.latency_s if latency_s is None else latency_s,
         bytes_per_s=link.bytes_per_s,
         shared=link.shared,
+        flows=link.flows,
     )
 
 

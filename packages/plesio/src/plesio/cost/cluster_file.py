@@ -61,6 +61,8 @@ _CLUSTER: Keys = {
     "memory": ("memory_bytes", _quantity(parse_bytes, example="80 GiB")),
     "backward_share": ("backward_share", _number),
     "tcp_flows": ("tcp_flows", _whole),
+    "payload_share": ("payload_share", _number),
+    "uplink_oversubscription": ("uplink_oversubscription", _number),
 }
 _LINK: Keys = {
     "latency": ("latency_s", _quantity(parse_seconds, example="50 us")),
@@ -80,6 +82,20 @@ _CHANGE: Keys = {
 }
 """Keys of ``[[changes]]``, the changes of a link during a run; a number is a host's or a rack's, as the link is."""
 
+_MEAN = _quantity(parse_seconds, example="6 h")
+_COMING_AND_GOING: Mapping[str, Keys] = {
+    "failures": {"mtbf": ("mtbf_s", _MEAN), "shape": ("shape", _number), "repair": ("rejoin_after_s", _MEAN)},
+    "preemption": {
+        "hosts": ("hosts", _whole),
+        "mtbf": ("mtbf_s", _MEAN),
+        "shape": ("shape", _number),
+        "repair": ("rejoin_after_s", _MEAN),
+    },
+    "scavenged": {"hosts": ("hosts", _whole), "stay": ("mtbf_s", _MEAN), "away": ("rejoin_after_s", _MEAN)},
+}
+"""Tables of hosts that come and go, and their keys."""
+_NEEDED = {"failures": ("mtbf",), "preemption": ("hosts", "mtbf"), "scavenged": ("hosts", "stay", "away")}
+
 
 def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
     """Return the fields of the cluster, for each link table those of that link, and ``changes`` with theirs.
@@ -92,17 +108,25 @@ def read_cluster_text(text: str, *, where: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
     document.pop("probe", None)
+    known = (*_CLUSTER, *_LINKS, *_COMING_AND_GOING, "changes")
     for key in document:
-        if key not in _CLUSTER and key not in _LINKS and key != "changes":
-            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, (*_CLUSTER, *_LINKS, "changes"))}')
+        if key not in known:
+            raise ConfigError(f'{where}: unknown key "{key}"; {nearest(key, known)}')
     links = {name: _link(name, document.pop(name), where=where) for name in _LINKS if name in document}
+    churn = {name: _churn(name, document.pop(name), where=where) for name in _COMING_AND_GOING if name in document}
     changes = _changes(document.pop("changes", []), where=where)
     if "hosts" not in document:
         raise ConfigError(f"{where}: hosts is missing; write how many there are, as in: hosts = 4")
     cluster = _fields(document, _CLUSTER, where=where)
+    if "uplink_oversubscription" in cluster:
+        if "uplink" in links:
+            raise ConfigError(
+                f"{where}: uplink_oversubscription and [uplink] both say how fast uplinks are; write one of them"
+            )
+        links["uplink"] = {"latency_s": 0.0, "oversubscription": cluster.pop("uplink_oversubscription")}
     if (cluster["hosts"] > 1 or "uplink" in links) and "nic" not in links:
         raise ConfigError(f'{where}: [nic] is missing; write latency = "50 us" and bandwidth = "1 Gbit/s" under it')
-    return {**cluster, **links, "changes": changes}
+    return {**cluster, **links, "changes": changes, "churn": churn}
 
 
 def _changes(tables: object, *, where: str) -> list[dict[str, Any]]:
@@ -125,6 +149,18 @@ def _change(table: object, *, where: str) -> dict[str, Any]:
     if other in fields:
         raise ConfigError(f'{where}: a link "{fields["link"]}" is of a {own}, and not of a {other}; write {own} = 0')
     return {"number": fields.pop(own, None), **fields}
+
+
+def _churn(name: str, table: object, *, where: str) -> dict[str, Any]:
+    where = f"{where}: [{name}]"
+    keys = _COMING_AND_GOING[name]
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} is {table!r}; write it as a table with the keys {', '.join(keys)}")
+    for key in _NEEDED[name]:
+        if key not in table:
+            example = "2" if key == "hosts" else '"6 h"'
+            raise ConfigError(f"{where} has no {key}; write it as in {key} = {example}")
+    return _fields(table, keys, where=where)
 
 
 def _link(name: str, table: object, *, where: str) -> dict[str, Any]:

@@ -4,12 +4,17 @@ Every worker has a lifetime from the moment it is there, exponentially distribut
 fail with a Weibull shape of 0.7 to 0.8, more often soon after they began than later (Schroeder & Gibson 2006); a shape
 of 1 is the exponential distribution, where age does not matter. A worker that is replaced comes back as a new one with
 the next free rank, which can fail as well: with replacements the faults of a run have no end, so they come one by one.
+
+A cluster's hosts come and go likewise, each with all its workers: they fail and are repaired, are taken away for others
+who pay more, or are there only while nobody else wants them. These are one process with three beginnings: a host is
+there for a lifetime, and then away for a fixed time or one that has the exponential distribution.
 """
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Annotated, Literal
 
@@ -19,10 +24,11 @@ from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
 from plesio.core.within import ABOVE_0, AT_LEAST_0, Within
 
-__all__ = ["Failures", "Fault", "faults_in_order"]
+__all__ = ["Failures", "Fault", "InconstantHost", "faults_in_order"]
 
 _LIFETIME_STREAM = 2
 """Apart from the streams of steps (no spawn key) and of racks (1)."""
+_HOST_STREAM = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +75,61 @@ class Failures:
 
     def lifetime_s(self, worker: int, *, seed: int) -> float:
         """Return how long after it began ``worker`` fails in the run of ``seed``; a function of the two alone."""
-        sequence = np.random.SeedSequence(seed, spawn_key=(_LIFETIME_STREAM, worker))
+        return self._drawn_s((_LIFETIME_STREAM, worker), seed=seed)
+
+    def host_s(self, host: int, life: int, *, seed: int) -> float:
+        """Return how long after it came for the ``life``-th time ``host`` goes in the run of ``seed``."""
+        return self._drawn_s((_HOST_STREAM, host, life), seed=seed)
+
+    def _drawn_s(self, key: tuple[int, ...], *, seed: int) -> float:
+        sequence = np.random.SeedSequence(seed, spawn_key=key)
         scale_s = self.mtbf_s / math.gamma(1 + 1 / self.shape)
         return scale_s * float(np.random.Generator(np.random.Philox(sequence)).weibull(self.shape))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InconstantHost:
+    """A host that comes and goes by chance, with all its workers.
+
+    Attributes:
+        number: Its number, which its random streams follow from.
+        num_workers: Workers that it brings whenever it comes.
+        workers: The workers that are on it when the run begins; none if it is away then.
+        stays: How long it is there, and how long it is away then.
+        away_by_chance: It is away for a time of the exponential distribution with that mean; else for exactly that.
+    """
+
+    number: int
+    num_workers: int
+    workers: tuple[int, ...]
+    stays: Failures
+    away_by_chance: bool = False
+
+    def away_s(self, life: int, *, seed: int) -> float:
+        """Return how long it is away before its ``life``-th time; infinity if it never comes again."""
+        mean_s = self.stays.rejoin_after_s
+        if mean_s is None:
+            return math.inf
+        if not self.away_by_chance or mean_s == 0:
+            return mean_s
+        return Failures(mtbf_s=mean_s).host_s(self.number, 2 * life + 1, seed=seed)
+
+    def stay_s(self, life: int, *, seed: int) -> float:
+        """Return how long it is there the ``life``-th time."""
+        return self.stays.host_s(self.number, 2 * life, seed=seed)
+
+
+_Happening = Callable[[float], Iterable[Fault]]
+"""Yields the faults of a moment, and expects what follows from them."""
+
+
 def faults_in_order(
-    num_workers: int, *, given: Iterable[Fault] = (), failures: Failures | None = None, seed: int = 0
+    num_workers: int,
+    *,
+    given: Iterable[Fault] = (),
+    failures: Failures | None = None,
+    hosts: Iterable[InconstantHost] = (),
+    seed: int = 0,
 ) -> Iterator[Fault]:
     """Return all that befalls a job, in the order of time; without end if failed workers are replaced.
 
@@ -91,32 +145,77 @@ def faults_in_order(
     195 s: lose 2
     205 s: join
     """
-    coming: list[tuple[float, int, Fault, bool]] = []
-    # breaks ties, so that faults of one moment come in the order in which they were expected
-    number = count()
-
-    def expect(fault: Fault, *, by_chance: bool) -> None:
-        heapq.heappush(coming, (fault.at_s, next(number), fault, by_chance))
-
-    def begin(worker: int, *, at_s: float) -> None:
-        if failures is not None:
-            fails_s = at_s + failures.lifetime_s(worker, seed=seed)
-            expect(Fault(at_s=fails_s, kind="lose", worker=worker), by_chance=True)
-
+    coming = _Coming(num_workers, failures=failures, seed=seed)
     for fault in given:
-        expect(fault, by_chance=False)
+        coming.expect(fault.at_s, partial(coming.given, fault))
     for worker in range(num_workers):
-        begin(worker, at_s=0.0)
-    joiners = count(num_workers)
-    lost: set[int] = set()
-    while coming:
-        at_s, _, fault, by_chance = heapq.heappop(coming)
-        if fault.kind == "join":
-            yield fault
-            begin(next(joiners), at_s=at_s)
-        # a worker can be lost by plan and by chance, and counts once
-        elif fault.worker not in lost:
-            lost.add(fault.worker)
-            yield fault
-            if by_chance and failures is not None and failures.rejoin_after_s is not None:
-                expect(Fault(at_s=at_s + failures.rejoin_after_s, kind="join"), by_chance=True)
+        coming.begin(worker, at_s=0.0)
+    for host in hosts:
+        coming.begin_host(host)
+    return coming.in_order()
+
+
+class _Coming:
+    """All that is expected to befall a job."""
+
+    def __init__(self, num_workers: int, *, failures: Failures | None, seed: int) -> None:
+        self._failures = failures
+        self._seed = seed
+        self._joiners = count(num_workers)
+        self._lost: set[int] = set()
+        self._heap: list[tuple[float, int, _Happening]] = []
+        self._numbers = count()
+        """Breaks ties, so that faults of one moment come in the order in which they were expected."""
+
+    def expect(self, at_s: float, happening: _Happening) -> None:
+        if at_s < math.inf:
+            heapq.heappush(self._heap, (at_s, next(self._numbers), happening))
+
+    def in_order(self) -> Iterator[Fault]:
+        while self._heap:
+            at_s, _, happening = heapq.heappop(self._heap)
+            yield from happening(at_s)
+
+    def given(self, fault: Fault, at_s: float) -> Iterator[Fault]:
+        yield from self._join(at_s) if fault.kind == "join" else self._lose(fault.worker, at_s)
+
+    def begin(self, worker: int, *, at_s: float) -> None:
+        if self._failures is not None:
+            self.expect(at_s + self._failures.lifetime_s(worker, seed=self._seed), partial(self._fail, worker))
+
+    def begin_host(self, host: InconstantHost) -> None:
+        if host.workers:
+            self.expect(host.stay_s(0, seed=self._seed), partial(self._go, host, host.workers, 1))
+        else:
+            self.expect(host.away_s(0, seed=self._seed), partial(self._come, host, 0))
+
+    def _join(self, at_s: float) -> Generator[Fault, None, int]:
+        yield Fault(at_s=at_s, kind="join")
+        worker = next(self._joiners)
+        self.begin(worker, at_s=at_s)
+        return worker
+
+    def _lose(self, worker: int, at_s: float) -> Generator[Fault, None, bool]:
+        """Lose a worker, unless it is lost already: by plan and by chance, say, which counts once."""
+        if worker in self._lost:
+            return False
+        self._lost.add(worker)
+        yield Fault(at_s=at_s, kind="lose", worker=worker)
+        return True
+
+    def _fail(self, worker: int, at_s: float) -> Iterator[Fault]:
+        is_news = yield from self._lose(worker, at_s)
+        assert self._failures is not None, "it fails by chance"
+        if is_news and self._failures.rejoin_after_s is not None:
+            self.expect(at_s + self._failures.rejoin_after_s, self._join)
+
+    def _go(self, host: InconstantHost, workers: Iterable[int], life: int, at_s: float) -> Iterator[Fault]:
+        for worker in workers:
+            yield from self._lose(worker, at_s)
+        self.expect(at_s + host.away_s(life, seed=self._seed), partial(self._come, host, life))
+
+    def _come(self, host: InconstantHost, life: int, at_s: float) -> Iterator[Fault]:
+        workers = []
+        for _ in range(host.num_workers):
+            workers.append((yield from self._join(at_s)))
+        self.expect(at_s + host.stay_s(life, seed=self._seed), partial(self._go, host, workers, life + 1))

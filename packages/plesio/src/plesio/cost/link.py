@@ -21,6 +21,7 @@ class Link:
     Attributes:
         latency_s: α, seconds that the first byte of a message takes.
         bytes_per_s: B, bandwidth of one direction.
+        flows: TCP flows that carry a message, on a link that is shaped and drops packets; 0 loses nothing.
         shared: Transfers that are on such a link at the same time share its bandwidth. Otherwise each has all of it, as
             the accelerators behind an NVSwitch do, while each sends to one other.
     """
@@ -28,6 +29,7 @@ class Link:
     latency_s: float
     bytes_per_s: float
     shared: bool = True
+    flows: int = 0
 
     def __post_init__(self) -> None:
         if not (0 <= self.latency_s < math.inf and 0 < self.bytes_per_s < math.inf):
@@ -35,6 +37,12 @@ class Link:
                 f"a link of {self.latency_s} s and {self.bytes_per_s} bytes per second is impossible; "
                 "write a latency of 0 or more and a bandwidth of more than 0"
             )
+
+    def carried_bytes_per_s(self, num_messages: int) -> float:
+        """Return the bandwidth that so many messages at a time get of it, all together."""
+        if not self.flows:
+            return self.bytes_per_s
+        return with_timeouts(self.bytes_per_s, num_flows=self.flows * num_messages)
 
 
 def with_timeouts(bytes_per_s: float, *, num_flows: int) -> float:

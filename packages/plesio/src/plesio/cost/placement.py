@@ -25,6 +25,7 @@ from plesio.core.errors import ConfigError
 from plesio.cost.all_reduce import busiest_rank_bytes
 from plesio.cost.cluster import Cluster
 from plesio.cost.hockney import check_message, levels
+from plesio.cost.link import Link
 from plesio.cost.selection import Choice, fastest
 
 __all__ = ["all_reduce_on", "all_reduce_times_on", "broadcast_on", "bucket_all_reduce_on", "select_all_reduce_on"]
@@ -147,9 +148,14 @@ def _round_s(
     users.update(meets)
     return max(
         cluster.message_latencies * sum(link.latency_s for link in path)
-        + round_.num_bytes * max(max(users[link.name], 1) / link.bytes_per_s for link in path)
+        + round_.num_bytes * max(_s_per_byte(link, max(users[link.name], 1)) for link in path)
         for path in (cluster.path(*pair) for pair in ends)
     )
+
+
+def _s_per_byte(link: Link, num_messages: int) -> float:
+    """Return the seconds that a byte of one of so many messages takes on a link that they share."""
+    return num_messages / link.carried_bytes_per_s(num_messages)
 
 
 def _users(rounds: Iterable[tuple[_Round, Sequence[int]]], cluster: Cluster) -> Counter[str]:

@@ -10,10 +10,16 @@ Invariants:
 - The rates on a link add up to its bandwidth at most, and to exactly that where no transfer is held back elsewhere.
 - The bytes of a transfer are the integral of its rate from its begin to the moment when the last one is out.
 
+Where flows time out, B is what n of them leave of it (`plesio.cost.link.with_timeouts`).
+
+A *trunk*, such as a rack's uplink, is shared by the interfaces behind it: it holds back only transfers that would be
+faster than its level, and what the others leave is theirs (water-filling). So a trunk changes nothing that has room for
+all that its interfaces offer.
+
 It departs from max-min fairness (Bertsekas & Gallager 1992, section 6.5.2) in that what one transfer leaves unused on a
-link, because another link holds it back, its neighbours do not get: a transfer is never faster than max-min fairness
-would have it. TCP is near an equal split for flows of equal round trips that are out of slow start, which is not
-modelled.
+link that is no trunk, because another link holds it back, its neighbours do not get: a transfer is never faster than
+max-min fairness would have it. TCP is near an equal split for flows of equal round trips that are out of slow start,
+which is not modelled.
 """
 
 import math
@@ -25,18 +31,21 @@ from plesio.sim.kernel import Kernel, Movable
 
 __all__ = ["LinkNetwork", "Route", "SharedLink"]
 
+_ROUNDING = 1e-12
+"""Relative excess of what interfaces offer over a trunk that has room for all of it."""
+
 
 @dataclass(slots=True, eq=False)
 class SharedLink:
     """A link that its transfers share equally; made by `LinkNetwork.link`."""
 
     name: str
-    latency_s: float
-    bytes_per_s: float
+    link: Link
+    trunk: bool = False
     transfers: dict["_Transfer", None] = field(default_factory=dict)
     """Transfers in the order in which they began."""
     offer_bytes_per_s: float = 0.0
-    """Bandwidth offered to each of them."""
+    """Bandwidth offered to each of them; of a trunk, its level."""
 
 
 Route = tuple[SharedLink, ...]
@@ -51,6 +60,7 @@ class _Transfer:
     on_sent: Callable[[], None]
     updated_s: float
     end: Movable
+    trunks: Route
     bytes_per_s: float = 0.0
 
 
@@ -74,21 +84,22 @@ class LinkNetwork:
         self._kernel = kernel
         self._links: dict[str, SharedLink] = {}
 
-    def link(self, name: str, link: Link) -> SharedLink:
+    def link(self, name: str, link: Link, *, trunk: bool = False) -> SharedLink:
         """Return the link of this name, made at the first call; raise `ValueError` for another capacity than it has."""
-        known = self._links.setdefault(name, SharedLink(name, link.latency_s, link.bytes_per_s))
+        shared = self._links.setdefault(name, SharedLink(name, link, trunk))
+        known = shared.link
         if (known.latency_s, known.bytes_per_s) != (link.latency_s, link.bytes_per_s):
             raise ValueError(
                 f"link {name}: {link.latency_s} s, {link.bytes_per_s} bytes per second, "
                 f"but it is there already with {known.latency_s} s, {known.bytes_per_s} bytes per second"
             )
-        return known
+        return shared
 
     def change(self, name: str, link: Link) -> None:
         """Give the link of this name another latency and bandwidth, from now on; what has been sent has been sent."""
-        known = self._links[name]
-        known.latency_s, known.bytes_per_s = link.latency_s, link.bytes_per_s
-        self._share((known,))
+        shared = self._links[name]
+        shared.link = link
+        self._share((shared,))
 
     def route(self, links: Sequence[str]) -> Route:
         """Return the way over the named links, for many transfers; raise `ValueError` unless each is there, once."""
@@ -118,7 +129,8 @@ class LinkNetwork:
             on_sent()
             return
         end = Movable(lambda: self._finish(transfer))
-        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, self._kernel.now_s, end)
+        trunks = tuple(link for link in route if link.trunk)
+        transfer = _Transfer(route, float(num_bytes), on_done, on_sent, self._kernel.now_s, end, trunks)
         for link in route:
             link.transfers[transfer] = None
         self._share(route)
@@ -128,9 +140,17 @@ class LinkNetwork:
         now_s = kernel.now_s
         affected: dict[_Transfer, None] = {}
         for link in changed:
-            if link.transfers:
-                link.offer_bytes_per_s = link.bytes_per_s / len(link.transfers)
+            if link.transfers and not link.trunk:
+                link.offer_bytes_per_s = link.link.carried_bytes_per_s(len(link.transfers)) / len(link.transfers)
                 affected = affected | link.transfers if affected else link.transfers
+        # trunks come last, so that those that hold nobody back leave the order of events as it is
+        trunks = dict.fromkeys(link for transfer in affected for link in transfer.trunks)
+        trunks.update(dict.fromkeys(link for link in changed if link.trunk and link.transfers))
+        for link in trunks:
+            level = _level(link)
+            if level != link.offer_bytes_per_s:
+                link.offer_bytes_per_s = level
+                affected = affected | link.transfers
         for transfer in affected:
             bytes_per_s = math.inf
             for link in transfer.route:
@@ -151,8 +171,24 @@ class LinkNetwork:
         transfer.on_sent()
 
 
+def _level(trunk: SharedLink) -> float:
+    """Return the rate above which a trunk holds transfers back, so that all together get no more than it has."""
+    rates = sorted(
+        min(link.offer_bytes_per_s for link in transfer.route if not link.trunk) for transfer in trunk.transfers
+    )
+    left = trunk.link.carried_bytes_per_s(len(rates))
+    if sum(rates) <= left * (1 + _ROUNDING):
+        return math.inf
+    for number, rate in enumerate(rates):
+        level = left / (len(rates) - number)
+        if rate >= level:
+            return level
+        left -= rate
+    return math.inf
+
+
 def _latency_s(route: Route) -> float:
     latency_s = 0.0
     for link in route:
-        latency_s += link.latency_s
+        latency_s += link.link.latency_s
     return latency_s

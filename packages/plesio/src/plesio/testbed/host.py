@@ -2,19 +2,27 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from plesio.core.errors import PlesioError
+from plesio.cost.cluster import Cluster
 from plesio.testbed.namespaces import enter_namespace, in_namespace
 
-__all__ = ["INTERFACE", "Host", "InterfaceTraffic"]
+__all__ = ["INTERFACE", "Host", "InterfaceTraffic", "on_hosts_of_testbed"]
 
 INTERFACE = "nic"
 """A host's interface, in its namespace."""
 HEADER_BYTES = 66
 """Headers of a TCP packet: Ethernet 14, IPv4 20, TCP with its timestamps 32."""
+_SEGMENT_BYTES = 1448
+
+
+def on_hosts_of_testbed(cluster: Cluster) -> Cluster:
+    """Return the cluster as messages find it on a testbed, whose token buckets count headers and drop packets."""
+    return replace(cluster, payload_share=_SEGMENT_BYTES / (_SEGMENT_BYTES + HEADER_BYTES), tcp_flows=1)
 
 
 class InterfaceTraffic(msgspec.Struct, frozen=True, kw_only=True):

@@ -179,7 +179,15 @@ class Testbed:
         """Make the hosts of ``cluster`` that so many workers need, or all; links within hosts are the machine's.
 
         The memory of a host is limited where the cluster gives its size, and this machine has more.
+
+        Raises:
+            ConfigError: Hosts of the cluster come and go.
         """
+        if cluster.churn:
+            raise ConfigError(
+                f"cluster {cluster.name}: hosts that come and go are for the virtual world; leave "
+                f"[{cluster.churn[0].kind}] out for a testbed"
+            )
         cluster = cluster if num_workers is None else cluster.for_workers(num_workers)
         num_hosts = cluster.host_of((num_workers or cluster.num_slots) - 1) + 1
         racks = Counter(cluster.rack_of_host(host) for host in range(num_hosts))

@@ -42,10 +42,11 @@ class Fabric:
     def route(self, source: int, target: int) -> Route:
         """Return the links of a new connection; where links are not shared it has some of its own."""
         names = []
-        for position, link in enumerate(self._now.path(source, target)):
+        path = self._now.path(source, target)
+        for position, link in enumerate(path):
             self._num_connections += not link.shared
             name = link.name if link.shared else f"{link.name}:{self._num_connections}"
-            self.network.link(name, link)
+            self.network.link(name, link, trunk=0 < position < len(path) - 1)
             self._places[name] = source, target, position
             names.append(name)
         return self.network.route(names)

@@ -12,7 +12,7 @@ from plesio.core.errors import PlesioError, WorkerLostError
 from plesio.core.results import RunResult
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1
 from plesio.cost.cluster import Cluster
-from plesio.cost.faults import Fault
+from plesio.cost.faults import Fault, faults_in_order
 from plesio.cost.host_costs import HostCosts
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, within
@@ -156,7 +156,7 @@ def simulate(
     num_workers: Annotated[int, AT_LEAST_1],
     cluster: Cluster,
     costs: HostCosts | None = None,
-    faults: Iterable[Fault] = (),
+    faults: Iterable[Fault] | None = None,
     seed: Annotated[int, AT_LEAST_0] = 0,
     on_progress: Callable[[SimulationProgress], None] | None = None,
     stop: Callable[[SimulationProgress], bool] | None = None,
@@ -171,7 +171,7 @@ def simulate(
         cluster: Hosts and links.
         costs: Processor time of exchanges; None for a typical machine's.
         faults: Losses and joins of workers in the order of time; may be without end. A joining worker has the next
-            free rank.
+            free rank. None is what befalls the cluster's hosts.
         seed: The seed of the workers' random streams.
         on_progress: Called a few times a second (of real time), by any thread, and once at the end.
         stop: Asked as often; True interrupts the workers as Ctrl-C does, each at its next turn.
@@ -184,6 +184,8 @@ def simulate(
     stage = _Stage(deployment, main, seed)
     for _ in range(num_workers):
         stage.enter()
+    if faults is None:
+        faults = faults_in_order(num_workers, hosts=cluster.inconstant_hosts(num_workers), seed=seed)
     stage.await_faults(iter(faults))
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums are then added up in the same order on every machine
