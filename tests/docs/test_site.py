@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 import plesio
 
@@ -45,6 +46,31 @@ def test_the_reference_has_every_public_name(site: Path):
     text = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
     missing = [name for name in plesio.__all__ if f'id="plesio.{name}"' not in text]
     assert not missing
+
+
+def test_signatures_in_the_reference_have_nothing_private(site: Path):
+    for page in (site / "reference").glob("*.html"):
+        text = re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
+        assert not re.findall(r"Annotated\[.*|(?::|=|Bases:) _\w+", text), page
+
+
+@pytest.mark.browser
+def test_colours_are_the_systems_or_the_readers_and_search_finds_a_guide_on_a_disk(site: Path, browser: Browser):
+    context = browser.new_context(color_scheme="dark")
+    complaints: list[str] = []
+    page = context.new_page()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((site / "index.html").as_uri())
+    seen = [page.evaluate("document.body.dataset.mdColorScheme")]
+    for _ in range(2):
+        page.locator("label[for^=__palette]:not([hidden])").first.click()
+        seen.append(page.evaluate("document.body.dataset.mdColorScheme"))
+    assert seen == ["slate", "default", "slate"]
+    page.fill("input[name=query]", "PlesioAccelerator")
+    page.wait_for_selector(".md-search-result__item")
+    assert "Other frameworks" in page.inner_text(".md-search-result__list")
+    assert complaints == []
+    context.close()
 
 
 def test_examples_in_docstrings_are_blocks_of_code(site: Path):
