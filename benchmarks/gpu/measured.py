@@ -5,6 +5,7 @@ blocks: A B, then B A, and so on, so whatever else the machine does meets all of
 its session anew, and trains a few steps before it is timed, from barrier to barrier with all kernels done.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -132,7 +133,9 @@ def block(way: str, size: Size, *, workers: Workers) -> dict[str, float]:
     """Return a step's seconds, those until the first one could begin, and the most bytes on the device."""
     steps = size.alone if workers.number == 1 else size.together
     on_gpu = workers.device.type == "cuda"
+    gc.collect()  # what the block before has left in cycles would count as this one's memory
     if on_gpu:
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     began_s = workers.now_s()
     with training(way, size, workers=workers) as step:
