@@ -21,7 +21,7 @@ from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.published import PublishedStep
 from plesio_planning.estimate.step import estimate_step
 
-__all__ = ["EXPERTS", "FITTED", "Fitted", "fit_constants", "predicted_s"]
+__all__ = ["EXPERTS", "FITTED", "Fitted", "fit_constants", "moved", "predicted_s"]
 
 _ERROR = 0.05
 """e: the relative error of a good estimate."""
@@ -96,7 +96,7 @@ def fit_constants(
     weights = [1 / (_ERROR * math.sqrt(alike[step.source, step.model.name])) for step in steps]
 
     def residuals(deviations: Sequence[float]) -> list[float]:
-        constants = _moved(begin, deviations, fitted)
+        constants = moved(begin, deviations, fitted)
         errors = (
             weight * math.log(predicted_s(step, constants) / step.step_s)
             for step, weight in zip(steps, weights, strict=True)
@@ -104,10 +104,10 @@ def fit_constants(
         return [*deviations, *errors]
 
     found = least_squares(residuals, [0.0] * len(fitted), loss="soft_l1", diff_step=1e-3, x_scale=1.0)
-    return _moved(begin, list(found.x), fitted)
+    return moved(begin, list(found.x), fitted)
 
 
-def _moved(begin: Constants, deviations: Sequence[float], fitted: Sequence[Fitted]) -> Constants:
+def moved(begin: Constants, deviations: Sequence[float], fitted: Sequence[Fitted]) -> Constants:
     """Move each constant so many spreads from where it begins."""
     values = {
         (one.name, one.architecture): one.begin * math.exp(one.spread * float(deviation))

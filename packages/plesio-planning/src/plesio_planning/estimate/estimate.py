@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.inputs import FieldsOf, Input, Written, checked, fields_of
+from plesio.core.inputs import FieldsOf, Input, Written, checked, fields_of, inputs_of
 from plesio.core.within import Within
 from plesio_planning.estimate.capacity import that_fits
 from plesio_planning.estimate.effects import check_effects
@@ -19,6 +20,7 @@ from plesio_planning.estimate.hardware import ACCELERATORS, Machine, find_accele
 from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.named_models import find_model
+from plesio_planning.estimate.own_steps import Calibration, calibrate_to, calibrated, read_own_steps
 from plesio_planning.estimate.plan_charts import plan_charts, plan_finding, plan_tables
 from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits
@@ -83,7 +85,7 @@ _CONDITIONS = _written(
     confidence=Written(metavar="SHARE"),
 )
 _LIMITS = _written(Limits, by=Written(metavar="DAY"), start=Written(metavar="DAY", instead="today"))
-_FILES = _written(ProgramFiles, layout_file=Written(option="import", metavar="FILE"))
+_FILES = _written(ProgramFiles, layout_file=Written(option="import", metavar="FILE"), calibrate=Written(metavar="FILE"))
 
 _FIELDS: tuple[Input, ...] = (
     *fields_of(ClusterLinks, _written(ClusterLinks)),
@@ -109,6 +111,8 @@ class Estimate:
         top: Layouts of the search that are shown.
         why_software: A sentence about the program that was chosen; empty if it was given.
         failures: The run on devices that fail; None if nobody asked.
+        calibration: Constants of one's own steps; None if there are none.
+        uncalibrated: The run with published constants, where there are others.
         exported: The layout as a file of a training program; empty if nobody asked.
     """
 
@@ -119,13 +123,18 @@ class Estimate:
     top: int = _TOP
     why_software: str = ""
     failures: RunOnFailingDevices | None = None
+    calibration: Calibration | None = None
+    uncalibrated: Training | None = None
     exported: str = ""
 
     @property
     def findings(self) -> Sequence[str]:
         """The plans', the run's with its notes, the search's, and that of failures."""
         found = [] if self.plans is None else [plan_finding(self.plans)]
-        found += [training_finding(self.training, self.sensitivities), self.why_software, *self.training.notes]
+        if self.calibration is not None and self.uncalibrated is not None:
+            found.append(self.calibration.finding(self.uncalibrated, self.training))
+        notes = self.training.notes if self.calibration is None else []
+        found += [training_finding(self.training, self.sensitivities), self.why_software, *notes]
         if self.frontier is not None:
             found.append(search_finding(self.training, self.frontier))
         if self.failures is not None:
@@ -136,6 +145,7 @@ class Estimate:
     def tables(self) -> Sequence[Table]:
         """The plans' or the search's, then the run's, then those of failures."""
         found = [] if self.plans is None else [*plan_tables(self.plans)]
+        found += [] if self.calibration is None else self.calibration.tables
         if self.frontier is not None:
             found += search_tables(self.training, self.frontier, top=self.top)
         found += training_tables(self.training, self.sensitivities)
@@ -213,6 +223,8 @@ def estimate(
     files = ProgramFiles(**_of_class(ProgramFiles, options))
     if files.layout_file is not None and limits.given:
         raise ArgumentError("`layout_file` is of one machine, and `by` and `budget_dollars` find one; leave one out")
+    if files.calibrate is not None and (limits.given or exploration.search):
+        raise ArgumentError("`calibrate` is of a layout that is given; leave it out of a search")
     imported = files.imported()
     usual = replace(SOFTWARE[named], **imported.settings)
     transformer = find_model(model, **_sizes(model, imported, sizes))
@@ -237,6 +249,10 @@ def estimate(
         found = run.laid_out(machine, any_memory=exploration.any_memory)
         # an option that changed nothing is refused, rather than taken in silence
         check_effects(found.training, usual=usual, settings=program, model=model, sizes=sizes)
+        if files.calibrate is not None:
+            same = {"model": model, "cluster": cluster, "tokens": tokens, "global_batch": global_batch}
+            same |= {"software": software, "year": year, "gradients": gradients, **options, "any_memory": True}
+            found = _calibrated(found, Path(files.calibrate), same)
     return replace(
         found,
         why_software=why,
@@ -244,6 +260,22 @@ def estimate(
         exported=files.exported(
             found.training.model, found.training.layout, global_batch=found.training.step.num_samples
         ),
+    )
+
+
+def _calibrated(found: Estimate, path: Path, asked: Mapping[str, Any]) -> Estimate:
+    """Return the estimate with constants that are fitted to measured steps; ``asked`` are its inputs."""
+    asked = {name: value for name, value in asked.items() if value is not None and name not in ("calibrate", "export")}
+    steps = []
+    for number, own in enumerate(read_own_steps(path, inputs_of(estimate)), start=1):
+        try:
+            steps.append((estimate(**{**asked, **own.given}).training, own.step_s))
+        except ConfigError as error:
+            raise ConfigError(f"{path}, row {number}: {error}") from None
+    calibration = calibrate_to(steps, found.training)
+    training = calibrated(found.training, calibration)
+    return replace(
+        found, training=training, sensitivities=tornado(training), calibration=calibration, uncalibrated=found.training
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from plesio.cost.link import Link
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.training import Conditions, Training, estimate_training
+from plesio_planning.estimate.training import Training
 
 __all__ = ["CHANGE", "Sensitivity", "best_upgrade", "bottleneck", "tornado"]
 
@@ -68,21 +68,8 @@ def best_upgrade(rows: Sequence[Sensitivity]) -> Sensitivity:
     return min(rows, key=lambda row: row.best_s)
 
 
-def _again(training: Training, *, machine: Machine | None = None, conditions: Conditions | None = None) -> Training:
-    return estimate_training(
-        training.model,
-        training.layout,
-        machine or training.machine,
-        global_batch=training.step.num_samples,
-        tokens=training.tokens,
-        conditions=conditions or training.conditions,
-        constants=training.constants,
-        any_memory=True,  # none of the inputs changes what is needed
-    )
-
-
 def _with_machine(change: Callable[[Machine, float], Machine]) -> Callable[[Training, float], Training]:
-    return lambda training, factor: _again(training, machine=change(training.machine, factor))
+    return lambda training, factor: training.again(machine=change(training.machine, factor))
 
 
 def _peak(machine: Machine, factor: float) -> Machine:
@@ -106,14 +93,14 @@ def _later(link: Link, factor: float) -> Link:
 
 
 def _condition(name: str) -> Callable[[Training, float], Training]:
-    return lambda training, factor: _again(
-        training, conditions=replace(training.conditions, **{name: factor * getattr(training.conditions, name)})
+    return lambda training, factor: training.again(
+        conditions=replace(training.conditions, **{name: factor * getattr(training.conditions, name)})
     )
 
 
 def _storage(training: Training, factor: float) -> Training:
     bandwidth = training.conditions.all_storage_bytes_per_s(training.machine.num_devices)
-    return _again(training, conditions=replace(training.conditions, storage_bytes_per_s=factor * bandwidth))
+    return training.again(conditions=replace(training.conditions, storage_bytes_per_s=factor * bandwidth))
 
 
 def _price(training: Training, factor: float) -> Training:

@@ -234,6 +234,28 @@ class Training:
         factor = self.conditions.interval_factor(math.hypot(self.time_error, self.price_error))
         return self.cost / factor, self.cost * factor
 
+    def again(
+        self,
+        *,
+        machine: Machine | None = None,
+        conditions: Conditions | None = None,
+        constants: Constants | None = None,
+    ) -> "Training":
+        """Estimate the same run on another machine, under other conditions or with other constants.
+
+        Whether it fits into memory is not asked again.
+        """
+        return estimate_training(
+            self.model,
+            self.layout,
+            machine or self.machine,
+            global_batch=self.step.num_samples,
+            tokens=self.tokens,
+            conditions=conditions or self.conditions,
+            constants=constants or self.constants,
+            any_memory=True,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return inputs and results as JSON values."""
         low_s, high_s = self.interval_s

@@ -51,6 +51,8 @@ def estimate_values(estimate: Estimate) -> dict[str, Any]:
         "findings": list(estimate.findings),
         "sensitivities": to_json(estimate.sensitivities),
     }
+    if estimate.calibration is not None:
+        values["calibration"] = to_json(estimate.calibration)
     if estimate.exported:
         values["exported"] = estimate.exported
     if estimate.failures is not None:

@@ -33,10 +33,13 @@ class ProgramFiles:
     Attributes:
         layout_file: Flags of Megatron-LM (.sh), or the file of torchtitan (.toml) or DeepSpeed (.json), that the layout
             is read from; other options change it.
+        calibrate: Steps that you measured, to which constants are fitted: a table (.csv) with a column step and
+            options of this command, a trace (.jsonl), or a log of Megatron-LM.
         export: Show the layout as flags of Megatron-LM, or as the file of torchtitan or DeepSpeed.
     """
 
     layout_file: str | None = None
+    calibrate: str | None = None
     export: Literal["megatron", "torchtitan", "deepspeed"] | None = None
 
     def imported(self) -> ImportedRun:
