@@ -1,6 +1,7 @@
 """A run's days, money and energy, and what they depend on."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -8,7 +9,7 @@ from plesio.core.errors import ConfigError
 from plesio_planning.estimate import Layout, Machine, find_model, parse_machine
 from plesio_planning.estimate.search import search_layouts
 from plesio_planning.estimate.sensitivity import Sensitivity, best_upgrade, bottleneck, tornado
-from plesio_planning.estimate.training import Conditions, Training, estimate_training
+from plesio_planning.estimate.training import Conditions, Market, Region, Training, estimate_training
 
 LAYOUT = Layout(tp=8, pp=4, dp=8, zero=1, sequence_parallel=True)
 
@@ -16,6 +17,10 @@ LAYOUT = Layout(tp=8, pp=4, dp=8, zero=1, sequence_parallel=True)
 def llama(machine: str = "256xa100", *, layout: Layout = LAYOUT, **run: object) -> Training:
     inputs = {"global_batch": 1024, "tokens": 1.4e12, **run}
     return estimate_training(find_model("llama-70b"), layout, parse_machine(machine), **inputs)  # type: ignore[arg-type]
+
+
+def trained(**conditions: object) -> Training:
+    return llama(conditions=Conditions(**conditions))  # type: ignore[arg-type]
 
 
 def row_of(rows: tuple[Sensitivity, ...], name: str) -> Sensitivity:
@@ -33,7 +38,12 @@ def test_llama_65b_took_21_days_449_mwh_and_173_tonnes():
     """Touvron et al. 2023a: 2048 A100, 1.4T tokens, about 380 tokens/s a device; table 15: 1,022,362 device-hours."""
     layout = Layout(tp=8, pp=4, dp=64, zero=1, sequence_parallel=True)
     run = estimate_training(
-        find_model("llama-65b"), layout, parse_machine("2048xa100"), global_batch=2048, tokens=1.4e12
+        find_model("llama-65b"),
+        layout,
+        parse_machine("2048xa100"),
+        global_batch=2048,
+        tokens=1.4e12,
+        conditions=Conditions(draw=1.0),
     )
     low_s, high_s = run.interval_s
     assert low_s < 1_022_362 / 2048 * 3600 < high_s
@@ -153,3 +163,46 @@ def test_long_sequences_that_do_not_fit_are_named():
 def test_no_tokens_are_refused():
     with pytest.raises(ConfigError, match="tokens is 0; write more than 0"):
         llama(tokens=0.0)
+
+
+def test_spot_is_cheaper_and_interrupts():
+    usual, reserved, spot = (trained(market=market) for market in ("on-demand", "reserved", "spot"))
+    assert reserved.cost == pytest.approx(0.6 * usual.cost)
+    assert spot.cost < reserved.cost
+    assert spot.goodput.share < usual.goodput.share
+    hosts = usual.machine.num_hosts
+    rate = 1 / usual.goodput.mtbf_s + hosts / (10 * 86_400)
+    assert spot.goodput.mtbf_s == pytest.approx(1 / rate)
+    assert trained(market="spot", preemption_s=86_400.0).goodput.share < spot.goodput.share
+    # a price that is given is the market's
+    assert trained(market="reserved", price_per_h=1.0).cost == trained(price_per_h=1.0).cost
+
+
+def test_energy_is_what_the_parts_of_a_run_draw():
+    usual, most = trained(), trained(draw=1.0)
+    work = sum(seconds for name, seconds in usual.parts.items() if name in ("matrix", "attention")) / usual.total_s
+    assert work + 0.4 * (1 - work) <= usual.draw < 1
+    assert usual.energy_kwh == pytest.approx(usual.draw * most.energy_kwh)
+
+
+def test_carbon_is_the_grids():
+    assert trained(region="france").carbon_kg == pytest.approx(0.056 / 0.385 * trained().carbon_kg)
+    assert all(0 < Conditions(region=region).grid_kg_per_kwh < 1 for region in get_args(Region))
+    assert all(Conditions(market=market).price_of(1.0) <= 1 for market in get_args(Market))
+    for wrong in ({"preemption_s": 3600.0}, {"region": "france", "carbon_kg_per_kwh": 0.1}):
+        with pytest.raises(ConfigError, match="leave "):
+            Conditions(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["b300", "mi355x", "trainium2", "tpu-v7"])
+def test_accelerators_of_2025_train(name: str):
+    machine = parse_machine(f"64x{name}")
+    run = estimate_training(
+        find_model("llama-3-8b"),
+        Layout(tp=2, dp=32, zero=1, sequence_parallel=True),
+        machine,
+        global_batch=512,
+        tokens=1e12,
+    )
+    assert 0.2 < run.step.mfu < 0.8
+    assert run.step_error > 0.1

@@ -20,7 +20,7 @@ from plesio_planning.estimate.hardware import ACCELERATORS, Machine, find_accele
 from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.named_models import find_model
-from plesio_planning.estimate.own_steps import Calibration, calibrate_to, calibrated, read_own_steps
+from plesio_planning.estimate.own_steps import OwnConstants, calibrate_to, calibrated, read_own_steps
 from plesio_planning.estimate.plan_charts import plan_charts, plan_finding, plan_tables
 from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits
@@ -74,13 +74,17 @@ _MODEL = _written(
 _SOFTWARE = {name: how for name, how in _written(Software).items() if name != "gradient_bytes"}
 _CONDITIONS = _written(
     Conditions,
-    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h price_error pue carbon_kg_per_kwh "
-    "step_error confidence",
+    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h price_error market preemption_s "
+    "pue draw region carbon_kg_per_kwh step_error confidence",
     storage_bytes_per_s=Written(instead="BLOOM's a device"),
     checkpoint_interval_s=Written(instead="the best"),
     price_per_h=Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
     price_error=Written(metavar="SHARE", instead="0 of a price given, else 0.2"),
-    carbon_kg_per_kwh=Written(option="carbon", metavar="KG"),
+    market=Written(metavar="MARKET"),
+    preemption_s=Written(instead="10 days"),
+    region=Written(metavar="COUNTRY"),
+    draw=Written(metavar="SHARE", instead="by what the time goes into"),
+    carbon_kg_per_kwh=Written(option="carbon", metavar="KG", instead="the region's, or 0.385"),
     step_error=Written(metavar="SHARE", instead="that of published steps"),
     confidence=Written(metavar="SHARE"),
 )
@@ -123,7 +127,7 @@ class Estimate:
     top: int = _TOP
     why_software: str = ""
     failures: RunOnFailingDevices | None = None
-    calibration: Calibration | None = None
+    calibration: OwnConstants | None = None
     uncalibrated: Training | None = None
     exported: str = ""
 

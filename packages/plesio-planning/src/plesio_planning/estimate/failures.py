@@ -73,9 +73,13 @@ def run_on_failing_devices(training: Training) -> RunOnFailingDevices:
 def _failing(training: Training, num_devices: int) -> FailingDevices:
     layout, conditions = training.layout, training.conditions
     return FailingDevices(
-        device_mtbf_s=conditions.device_mtbf_s,
+        device_mtbf_s=num_devices * conditions.mtbf_s(num_devices, num_hosts=_hosts(training, num_devices)),
         checkpoint_s=training.checkpoint_bytes / conditions.all_storage_bytes_per_s(num_devices),
         restart_s=conditions.restart_s,
         replica_devices=layout.tp * layout.pp * layout.cp,
         round_s=_ROUND_STEPS * training.step.total_s,
     )
+
+
+def _hosts(training: Training, num_devices: int) -> int:
+    return -(-num_devices // training.machine.devices_per_host)

@@ -41,7 +41,7 @@ class Accelerator:
     Attributes:
         name: As in `find_accelerator`.
         architecture: Family that shares its efficiency: ``volta``, ``ampere``, ``hopper``, ``blackwell``, ``cdna3``,
-            ``tpu``.
+            ``tpu``, ``trainium``.
         flops_per_s: Peak by precision.
         power_w: Most that it draws, watts.
         price_per_h: US dollars an hour.

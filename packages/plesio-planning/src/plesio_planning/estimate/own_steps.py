@@ -33,7 +33,7 @@ from plesio_planning.estimate.constants import Constants
 from plesio_planning.estimate.step import estimate_step
 from plesio_planning.estimate.training import Training
 
-__all__ = ["Calibration", "FittedConstant", "OwnStep", "calibrate_to", "calibrated", "read_own_steps"]
+__all__ = ["FittedConstant", "OwnConstants", "OwnStep", "calibrate_to", "calibrated", "read_own_steps"]
 
 _ERROR = 0.03
 """e: an assumption, below the 4 % by which layouts of others are missed."""
@@ -87,7 +87,7 @@ class FittedConstant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class OwnConstants:
     """Constants of one's own steps.
 
     Attributes:
@@ -241,7 +241,7 @@ def _seconds(text: str) -> float:
     return step_s
 
 
-def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Calibration:
+def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> OwnConstants:
     """Fit the free constants to measured steps.
 
     Args:
@@ -284,7 +284,7 @@ def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Ca
             for place, value in enumerate(deviations)
         ]
     )
-    return Calibration(
+    return OwnConstants(
         constants=constants,
         fitted=tuple(
             _fitted(one, deviation, math.sqrt(covariance[place, place]))
@@ -339,7 +339,7 @@ def _step_s(training: Training, constants: Constants) -> float:
     ).total_s
 
 
-def calibrated(training: Training, calibration: Calibration) -> Training:
+def calibrated(training: Training, calibration: OwnConstants) -> Training:
     """Return the run with these constants, and its step as certain as they leave it unless that was given."""
     conditions = training.conditions
     if conditions.step_error is None:

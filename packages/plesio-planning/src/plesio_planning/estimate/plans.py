@@ -268,8 +268,7 @@ def find_plans(
 
 def _plans_of_kind(asked: _Asked, machine: Machine, numbers: Sequence[int]) -> tuple[list[RunPlan], list[Layout]]:
     """Return a plan for each number of devices, and the layouts that were tried on all of them."""
-    price = asked.conditions.price_per_h
-    price = machine.accelerator.price_per_h if price is None else price
+    price = asked.conditions.price_of(machine.accelerator.price_per_h)
     if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars:
         return [], []
     # a size about the middle is searched, of which the batch is a multiple; where nothing fits into it, a larger one
@@ -296,8 +295,7 @@ def _why_not(asked: _Asked, machine: Machine, numbers: Sequence[int], found: Seq
     if found:
         late = min(plan.total_s for plan in found) > asked.limits.seconds
         return "too slow" if late else "too dear"
-    price = asked.conditions.price_per_h
-    price = machine.accelerator.price_per_h if price is None else price
+    price = asked.conditions.price_of(machine.accelerator.price_per_h)
     return "too dear" if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars else "does not fit"
 
 

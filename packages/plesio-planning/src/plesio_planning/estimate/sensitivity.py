@@ -104,8 +104,7 @@ def _storage(training: Training, factor: float) -> Training:
 
 
 def _price(training: Training, factor: float) -> Training:
-    price = training.conditions.price_per_h
-    price = training.machine.accelerator.price_per_h if price is None else price
+    price = training.conditions.price_of(training.machine.accelerator.price_per_h)
     return replace(training, conditions=replace(training.conditions, price_per_h=factor * price))
 
 

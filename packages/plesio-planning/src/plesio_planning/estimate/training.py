@@ -5,20 +5,25 @@ Steps follow from the tokens; a step is `plesio_planning.estimate.step`'s, and w
 weight and two moments, 14 bytes a parameter (in FP32: 12). BLOOM's run wrote 2.3 TB for 176 billion parameters, 13
 bytes each (Workshop et al. 2022). All devices stand still while it is written, and read it when they come back.
 
-Energy is devices x hours x their most power x PUE, and carbon that times a grid's intensity, as Touvron et al. (2023a,
-section 6) count it; hosts' processors and the network are not in it.
+Energy is devices x hours x the power that they draw x PUE, and carbon that times a grid's intensity, as Touvron et al.
+(2023a, section 6) count it, who take a device's most power for what it draws. Here large products draw that, operations
+on elements 70 % and all that waits 40 % (assumptions, in ``surroundings.toml``); hosts' processors and the network are
+not in it.
+
+On spot a host is taken away now and then, which ends the run as a failure does, and another one takes its place within
+the time of a restart.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from plesio.core.checks import check_not_negative, check_positive
 from plesio.core.errors import ArgumentError
 from plesio.core.records import to_json
-from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SHARE
+from plesio.core.within import BANDWIDTH, DURATION, DURATION_OR_0, SHARE, Within
 from plesio.cost.goodput import Goodput, expected_goodput
 from plesio.cost.reliability import cluster_mtbf_s
 from plesio_planning.estimate.accuracy import step_error, step_notes
@@ -29,8 +34,9 @@ from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.memory import Memory, estimate_memory
 from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.step import Step, estimate_step
+from plesio_planning.texts import read_texts
 
-__all__ = ["CHECKPOINT_BYTES", "DEVICE_MTBF_S", "Conditions", "Training", "estimate_training"]
+__all__ = ["CHECKPOINT_BYTES", "DEVICE_MTBF_S", "Conditions", "Market", "Region", "Training", "estimate_training"]
 
 DEVICE_MTBF_S = 16_384 * 54 * 86_400 / 419
 """Llama 3 405B: 419 unexpected interruptions in 54 days on 16,384 H100 (Grattafiori et al. 2024, section 3.3.4)."""
@@ -43,6 +49,31 @@ CHECKPOINT_BYTES = 14.0
 """Bytes of a parameter's state: its weight in half precision, master weight and two moments."""
 
 
+Market = Literal["on-demand", "reserved", "spot"]
+"""Ways to pay for devices."""
+Region = Literal[
+    "australia",
+    "brazil",
+    "canada",
+    "china",
+    "france",
+    "germany",
+    "india",
+    "japan",
+    "norway",
+    "poland",
+    "south-korea",
+    "sweden",
+    "united-kingdom",
+    "united-states",
+    "world",
+]
+"""Countries whose grid's emissions are known here."""
+_SURROUNDINGS = read_texts("surroundings", package="plesio_planning.estimate")
+_CARBON_KG_PER_KWH = 0.385
+_PREEMPTION_S = 10 * 86_400.0
+_WAITING_DRAW = 0.4
+"""The same of what is not in ``surroundings.toml``: exchanges, bubbles, failures."""
 _ASSUMED_PRICE_ERROR = 0.2
 """Relative standard deviation of a price that nobody gave: an assumption, as clouds' prices differ by more."""
 _MOST_TOKENS = 1e18
@@ -63,8 +94,15 @@ class Conditions:
         checkpoint_interval_s: Work between two states; else the best.
         price_per_h: US dollars for a device and hour; else the accelerator's.
         price_error: Relative standard deviation of the price; else 0 of one that is given, and 0.2.
+        market: How devices are paid for: on-demand, reserved (0.6 of the price) or spot (0.4, and hosts are taken
+            away); a price that is given is the market's.
+        preemption_s: Mean time until a host on spot is taken away; else 10 days, as 5 to 15 % of instances are a day
+            (Google Cloud, on preemptible instances).
+        region: Country whose grid's emissions in 2023 count (Ember).
+        draw: Share of their most power that devices draw; else by what their time goes into.
         pue: The building's energy over the devices' (Touvron et al. 2023a).
-        carbon_kg_per_kwh: Emissions of the grid (Touvron et al. 2023a: the mean of the United States).
+        carbon_kg_per_kwh: Emissions of the grid; else the region's, or 0.385 (Touvron et al. 2023a: the mean of the
+            United States).
         step_error: Relative standard deviation of an estimated step's time; else that of published steps, and more
             where none is like it.
         confidence: Confidence of the interval.
@@ -76,8 +114,12 @@ class Conditions:
     checkpoint_interval_s: Annotated[float | None, DURATION] = None
     price_per_h: float | None = None
     price_error: Annotated[float | None, SHARE] = None
+    market: Market = "on-demand"
+    preemption_s: Annotated[float | None, DURATION] = None
+    region: Region | None = None
+    draw: Annotated[float | None, Within(0, 1, without="low")] = None
     pue: float = 1.1
-    carbon_kg_per_kwh: float = 0.385
+    carbon_kg_per_kwh: float | None = None
     step_error: Annotated[float | None, SHARE] = None
     confidence: float = 0.9
 
@@ -85,7 +127,7 @@ class Conditions:
         check_positive(device_mtbf_s=self.device_mtbf_s)
         check_not_negative(
             restart_s=self.restart_s,
-            carbon_kg_per_kwh=self.carbon_kg_per_kwh,
+            carbon_kg_per_kwh=self.carbon_kg_per_kwh or 0.0,
             step_error=self.step_error or 0.0,
             price_error=self.price_error or 0.0,
         )
@@ -97,6 +139,10 @@ class Conditions:
             raise ArgumentError(
                 f"`price_per_h` is {self.price_per_h:g}; write 0 or more dollars, up to {_MOST_PRICE_PER_H:,.0f}"
             )
+        if self.preemption_s is not None and self.market != "spot":
+            raise ArgumentError("`preemption_s` is of spot; write `market = spot`, or leave it out")
+        if self.region is not None and self.carbon_kg_per_kwh is not None:
+            raise ArgumentError("`region` and `carbon_kg_per_kwh` both say the grid's emissions; leave one of them out")
         if not 1 <= self.pue < math.inf:
             raise ArgumentError(f"`pue` is {self.pue:g}; write 1 or more")
         if not 0 < self.confidence < 1:
@@ -110,7 +156,25 @@ class Conditions:
         """Return the bytes per second that so many devices write and read states at."""
         return self.storage_bytes_per_s or num_devices * DEVICE_STORAGE_BYTES_PER_S
 
-    def goodput(self, work_s: float, *, checkpoint_bytes: float, num_devices: int) -> Goodput:
+    @property
+    def grid_kg_per_kwh(self) -> float:
+        """Emissions of the grid."""
+        if self.carbon_kg_per_kwh is not None:
+            return self.carbon_kg_per_kwh
+        return _CARBON_KG_PER_KWH if self.region is None else float(_SURROUNDINGS["carbon_kg_per_kwh"][self.region])
+
+    def price_of(self, on_demand: float) -> float:
+        """Return dollars for a device and hour: those given, or the market's share of the price on demand."""
+        return on_demand * float(_SURROUNDINGS["price"][self.market]) if self.price_per_h is None else self.price_per_h
+
+    def mtbf_s(self, num_devices: int, *, num_hosts: int) -> float:
+        """Return the mean time between two events that end the run: failures, and on spot preemptions."""
+        failing_s = cluster_mtbf_s(part_mtbf_s=self.device_mtbf_s, num_parts=num_devices)
+        if self.market != "spot":
+            return failing_s
+        return 1 / (1 / failing_s + num_hosts / (self.preemption_s or _PREEMPTION_S))
+
+    def goodput(self, work_s: float, *, checkpoint_bytes: float, num_devices: int, num_hosts: int = 1) -> Goodput:
         """Return the seconds that ``work_s`` take so many devices, with states of so many bytes.
 
         Raises:
@@ -121,7 +185,7 @@ class Conditions:
             work_s,
             checkpoint_s=checkpoint_s,
             restart_s=self.restart_s + checkpoint_s,  # the last state is read as fast as it was written
-            mtbf_s=cluster_mtbf_s(part_mtbf_s=self.device_mtbf_s, num_parts=num_devices),
+            mtbf_s=self.mtbf_s(num_devices, num_hosts=num_hosts),
             interval_s=self.checkpoint_interval_s,
             remedy="a longer `device_mtbf_s`, a higher `storage_bytes_per_s`, or a shorter `restart_s`",
         )
@@ -179,18 +243,25 @@ class Training:
     @property
     def cost(self) -> float:
         """US dollars."""
-        price = self.conditions.price_per_h
-        return self.device_hours * (self.machine.accelerator.price_per_h if price is None else price)
+        return self.device_hours * self.conditions.price_of(self.machine.accelerator.price_per_h)
+
+    @property
+    def draw(self) -> float:
+        """Share of their most power that the devices draw, on average over the run."""
+        if self.conditions.draw is not None:
+            return self.conditions.draw
+        shares: Mapping[str, float] = _SURROUNDINGS["draw"]
+        return sum(seconds * shares.get(name, _WAITING_DRAW) for name, seconds in self.parts.items()) / self.total_s
 
     @property
     def energy_kwh(self) -> float:
         """Energy of the devices and the building."""
-        return self.device_hours * self.machine.accelerator.power_w / 1000 * self.conditions.pue
+        return self.device_hours * self.draw * self.machine.accelerator.power_w / 1000 * self.conditions.pue
 
     @property
     def carbon_kg(self) -> float:
         """Kilograms of CO2 equivalents."""
-        return self.energy_kwh * self.conditions.carbon_kg_per_kwh
+        return self.energy_kwh * self.conditions.grid_kg_per_kwh
 
     @property
     def step_error(self) -> float:
@@ -275,6 +346,7 @@ class Training:
             "device_hours": self.device_hours,
             "cost_usd": self.cost,
             "cost_interval_usd": list(self.cost_interval),
+            "draw": self.draw,
             "energy_kwh": self.energy_kwh,
             "carbon_kg": self.carbon_kg,
         }
@@ -326,7 +398,10 @@ def estimate_training(
     per_parameter = 12.0 if layout.full_precision else CHECKPOINT_BYTES
     checkpoint_bytes = per_parameter * model.num_parameters
     goodput = conditions.goodput(
-        num_steps * step.total_s, checkpoint_bytes=checkpoint_bytes, num_devices=machine.num_devices
+        num_steps * step.total_s,
+        checkpoint_bytes=checkpoint_bytes,
+        num_devices=machine.num_devices,
+        num_hosts=machine.num_hosts,
     )
     return Training(
         model=model,

@@ -185,6 +185,7 @@ def _numbers(training: Training) -> Table:
         ("states written every", format_seconds(goodput.interval_s)),
         ("device-hours", format_count(training.device_hours)),
         ("cost", f"{format_dollars(training.cost)} ({' to '.join(map(format_dollars, training.cost_interval))})"),
+        ("power drawn", f"{100 * training.draw:.0f} % of {training.machine.accelerator.power_w:g} W a device"),
         ("energy", f"{format_amount(training.energy_kwh / 1000)} MWh"),
         ("carbon", f"{format_amount(training.carbon_kg / 1000)} t CO2e"),
     ]

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.units import format_bytes, format_count
@@ -142,7 +143,8 @@ class GivenPace(TrainingWork):
 
         def changed(field: str, value: float | None, factor: float) -> GivenPace:
             assert value is not None
-            return replace(self, conditions=replace(conditions, **{field: factor * value}))
+            inputs: dict[str, Any] = {field: factor * value}
+            return replace(self, conditions=replace(conditions, **inputs))
 
         inputs: dict[str, Callable[[float], GivenPace]] = {
             "MFU": lambda factor: replace(self, mfu=factor * self.mfu),
