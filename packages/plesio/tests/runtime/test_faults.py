@@ -52,6 +52,8 @@ def test_the_others_evaluate_where_one_is_killed_while_it_does(policy: str, kill
     ("policy", "lost"),
     [
         ("asp", 1),
+        ("diloco:2,exchange=store,quorum=2,grace=10ms", 1),
+        pytest.param("asp,delay=1", 0, marks=pytest.mark.slow),
         pytest.param("ssp:2", 0, marks=pytest.mark.slow),
         pytest.param("bsp,exchange=store", 2, marks=pytest.mark.slow),
     ],
@@ -122,11 +124,12 @@ def test_infinite_gradient_with_a_finite_loss_never_reaches_the_store(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_worker_joins_a_running_store_job(tmp_path: Path):
+@pytest.mark.parametrize("policy", ["asp", "diloco:4,exchange=store,quorum=2,delay=1,grace=auto"])
+def test_a_worker_joins_a_running_store_job(policy: str, tmp_path: Path):
     def command(*options: str) -> list[str]:
         plan = json.dumps({"fault": "wait", "step_s": 0.02, "epochs": 200})
         launch = [sys.executable, "-m", "plesio", "run", *options]
-        return [*launch, str(WORKER), "asp", str(tmp_path), plan]
+        return [*launch, str(WORKER), policy, str(tmp_path), plan]
 
     with subprocess.Popen(
         command("--workers", "2"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -42,6 +42,7 @@ from plesio.policies.policy import ExchangeKind, MergeKind, Policy, PolicyMachin
 __all__ = ["DiLoCo"]
 
 _ALPHA = 0.5
+_OUTER_RATE = 0.7
 _LONGEST_GRACE_S = 3600
 
 
@@ -51,9 +52,9 @@ class DiLoCo(Policy):
 
     Args:
         local_steps: H, a worker's steps between two exchanges of a tensor.
-        outer: The outer optimizer: SGD with Nesterov's momentum, or with plain momentum.
+        outer: The outer optimizer: SGD with Nesterov's momentum, or with plain momentum, or Adam.
         outer_lr: η, its learning rate.
-        outer_momentum: μ, its momentum, 0 to below 1.
+        outer_momentum: μ, its momentum, 0 to below 1; Adam's first beta.
         fragments: P, groups of whole tensors that are exchanged in turn; it divides ``local_steps``.
         delay: τ, steps behind which an exchange is hidden, at most those between two exchanges; 0 waits for it.
         alpha: α, the share of its own parameters that a worker keeps at a merge; only with a delay.
@@ -79,8 +80,8 @@ class DiLoCo(Policy):
     can_be_stage: ClassVar[bool] = True
 
     local_steps: Annotated[int, AT_LEAST_1] = 30
-    outer: Literal["nesterov", "sgd"] = "nesterov"
-    outer_lr: Annotated[float, ABOVE_0] = 0.7
+    outer: Literal["nesterov", "sgd", "adam"] = "nesterov"
+    outer_lr: Annotated[float, ABOVE_0] = _OUTER_RATE
     outer_momentum: Annotated[float, Within(0, 1, without="high")] = 0.9
     fragments: Annotated[int, AT_LEAST_1] = 1
     delay: Annotated[int, AT_LEAST_0] = 0
@@ -102,6 +103,16 @@ class DiLoCo(Policy):
             self._check_on_store()
         else:
             self._check_without_store()
+        if self.outer == "adam" and self.outer_lr == _OUTER_RATE:
+            raise PolicySpecError(
+                "diloco: Adam moves every number by up to outer_lr at an outer step, so it needs one of its own; write "
+                "about a tenth of what local steps come to, as in outer_lr=0.003"
+            )
+        if self.outer == "adam" and self.compression.keeps_residual:
+            raise PolicySpecError(
+                "diloco: outer=adam scales each round, and what is left out of one cannot be added to the next; "
+                f"write compress={self.compression.spec.partition('+')[0]}+no_feedback, or leave it out"
+            )
         if self.local_steps % self.fragments:
             raise PolicySpecError(
                 f"diloco: {self.local_steps} local steps cannot be divided among {self.fragments} fragments; write a "

@@ -6,9 +6,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["OuterKind", "OuterRule"]
+__all__ = ["OUTER_BETA2", "OUTER_EPSILON", "OuterKind", "OuterRule"]
 
-OuterKind = Literal["average", "sgd", "nesterov"]
+OuterKind = Literal["average", "sgd", "nesterov", "adam"]
+
+OUTER_BETA2 = 0.99
+"""Share of the squares of progress that ``adam`` keeps (Reddi et al. 2021, "Adaptive Federated Optimization")."""
+OUTER_EPSILON = 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +21,9 @@ class OuterRule:
 
     Attributes:
         kind: ``average``: the moving average of the progress by local step; ``sgd`` and ``nesterov``: torch's SGD, with
-            the progress of a round as its negative gradient.
+            the progress of a round as its negative gradient; ``adam``: torch's Adam, the same.
         rate: Factor of the step.
-        momentum: Share of the velocity that a step keeps.
+        momentum: Share of the velocity that a step keeps; Adam's first beta.
         num_steps: Local steps of a whole round, of ``sgd`` and ``nesterov``: a shorter one has its share of momentum.
     """
 

@@ -137,6 +137,33 @@ def test_lengths_and_directions_are_averaged_apart(text: str):
     assert float((workers[0].final - plain[0].final).abs().max()) > 1e-3, "or it says nothing"
 
 
+@pytest.mark.parametrize(
+    "text", ["diloco:4,outer=adam,outer_lr=0.02", "diloco:5,outer=adam,outer_lr=0.01,outer_momentum=0"]
+)
+def test_outer_adam_is_torch_s_adam(text: str):
+    """With the mean progress of a round as its negative gradient; the run ends with a whole round."""
+    policy = plesio.parse_policy(text)
+    assert isinstance(policy, DiLoCo)
+    workers = workers_of(run(text))
+    models, optimizers = zip(*(build() for _ in workers), strict=True)
+    shared = [torch.nn.Parameter(flat_of(models[0]))]
+    adam = torch.optim.Adam(shared, lr=policy.outer_lr, betas=(policy.outer_momentum, 0.99))
+    data = Problem(NUM_SAMPLES, NUM_FEATURES)
+    for clock, batches in enumerate(zip(*(worker.batches for worker in workers), strict=True), start=1):
+        for model, optimizer, batch in zip(models, optimizers, batches, strict=True):
+            optimizer.zero_grad()
+            (model(data.x[batch]) - data.y[batch]).square().mean().backward()
+            optimizer.step()
+        if clock % policy.local_steps == 0:
+            progress = torch.stack([flat_of(model) for model in models]).mean(0) - shared[0].detach()
+            shared[0].grad = -progress
+            adam.step()
+            for model in models:
+                nn.utils.vector_to_parameters(shared[0].detach().clone(), parameters_of(model))
+    assert clock % policy.local_steps == 0
+    torch.testing.assert_close(workers[0].final, shared[0].detach(), **TOLERANCE)
+
+
 @pytest.mark.parametrize("text", ["diloco:4", "diloco:6,fragments=3,delay=2"])
 @pytest.mark.parametrize("at", [7, 8, 11])
 def test_the_outer_parameters_are_what_is_evaluated(text: str, at: int):

@@ -105,8 +105,8 @@ class CollectiveExchanges:
             return {"made_as": None, "served_as": asdict(rule), "served": states}
         if self._outer_made_as is None:
             return {"made_as": None}
-        velocities = [{str(dtype): step.velocity for dtype, step in one.items()} for one in self._outer]
-        return {"made_as": asdict(self._outer_made_as), "outer": velocities}
+        states = [{str(dtype): step.state() for dtype, step in one.items()} for one in self._outer]
+        return {"made_as": asdict(self._outer_made_as), "outer": states}
 
     def take_own(self, own: dict[str, Any]) -> None:
         if "served_as" in own:
@@ -117,9 +117,9 @@ class CollectiveExchanges:
         if own["made_as"] is None:
             return
         self._make_outer(OuterRule(**own["made_as"]), num_fragments=len(own["outer"]))
-        for one, velocities in zip(self._outer, own["outer"], strict=True):
+        for one, states in zip(self._outer, own["outer"], strict=True):
             for dtype, step in one.items():
-                step.go_on_from(velocities[str(dtype)], device=self._replica.device)
+                step.go_on_from(states[str(dtype)], device=self._replica.device)
 
     def _serve(self, rule: OuterRule | None) -> Optimizer | None:
         """Return the servers' outer optimizer of this rule, the last one if it was made alike; none without a rule."""

@@ -16,15 +16,24 @@ H steps:
 
     v <- m^s v + D,    x <- x + η (D + s m v)         nesterov: the new v, sgd: the one before
 
-with s = n/H. It is 1, but where a checkpoint, a change or the end of the run cuts a round short: then what is left of
-it moves x by its share of the momentum. What had been kept back and is sent by itself, with s = 0, moves x by no
-momentum.
+``adam``. The steps of torch's Adam with that gradient (Reddi et al. 2021, "Adaptive Federated Optimization"), for which
+v is the mean of past progress, and w that of its squares:
+
+    v <- m^s v + (1 - m^s) D/s,    w <- b^s w + (1 - b^s) (D/s)²,    x <- x + s η v' / (sqrt(w') + ε)
+
+with v' and w' corrected for their beginning at 0. In all of them s = n/H. It is 1, but where a checkpoint, a change or
+the end of the run cuts a round short: then what is left of it moves x by its share of the momentum. What had been kept
+back and is sent by itself, with s = 0, moves x by no momentum; Adam allows nothing to be kept back.
 """
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from plesio.policies.outer_rule import OuterRule
+from plesio.policies.outer_rule import OUTER_BETA2, OUTER_EPSILON, OuterRule
 
 __all__ = ["OuterStep"]
 
@@ -36,14 +45,26 @@ class OuterStep:
         self._rule = rule
         self.velocity: Tensor | None = None
         """u or v; None before the first step."""
+        self._square: Tensor | None = None
+        """w, of Adam alone."""
+        self._rounds = 0.0
+        """Rounds that Adam has had."""
 
-    def go_on_from(self, velocity: Tensor | None, *, device: torch.device) -> None:
-        """Take over the velocity of another such step, on this device."""
+    def state(self) -> list[Any]:
+        """Return what outlives the exchange: the velocity, and what Adam has beside it."""
+        return [self.velocity, self._square, self._rounds]
+
+    def go_on_from(self, state: Sequence[Any], *, device: torch.device) -> None:
+        """Take over the state of another such step, on this device."""
+        velocity, square, self._rounds = state
         self.velocity = None if velocity is None else velocity.to(device)
+        self._square = None if square is None else square.to(device)
 
     def step(self, progress: Tensor, *, num_steps: int) -> Tensor:
         """Return the step for the mean progress of ``num_steps`` local steps, in the memory of ``progress``."""
         rule = self._rule
+        if rule.kind == "adam":
+            return self._adam(progress, share=num_steps / rule.num_steps)
         if rule.momentum == 0:
             return progress.mul_(rule.rate)
         if self.velocity is None:
@@ -58,3 +79,16 @@ class OuterStep:
         if ahead is None:
             ahead = self.velocity * (share * rule.momentum)
         return progress.add_(ahead).mul_(rule.rate)
+
+    def _adam(self, progress: Tensor, *, share: float) -> Tensor:
+        assert share > 0, "nothing is kept back"
+        if self.velocity is None or self._square is None:
+            self.velocity, self._square = torch.zeros_like(progress), torch.zeros_like(progress)
+        kept, kept_square = self._rule.momentum**share, OUTER_BETA2**share
+        gradient = progress / share
+        self._rounds += share
+        self.velocity.lerp_(gradient, 1 - kept)
+        self._square.mul_(kept_square).addcmul_(gradient, gradient, value=1 - kept_square)
+        correction = 1 - self._rule.momentum**self._rounds
+        root = self._square.sqrt().div_(math.sqrt(1 - OUTER_BETA2**self._rounds)).add_(OUTER_EPSILON)
+        return torch.div(self.velocity, root, out=progress).mul_(share * self._rule.rate / correction)
