@@ -1,9 +1,8 @@
 """How long an estimate of memory and step time takes, a whole estimate, and a search over layouts.
 
 - Estimates of one run: of its memory and step time alone, and whole, with failures, cost and energy.
-- A search: `search_layouts` over the whole space of a few models and machines, by layouts tried; those that do not
-  divide are refused early and those that do not fit, in a lean program neither, are not timed, so also by layouts
-  that work. The time for 10,000 layouts is the search's, scaled by its layouts, and for 10,000 that work the same.
+- A search: `search_layouts` over the whole space of a few models and machines. Most layouts are left out by bounds. The
+  time for 10,000 layouts is the search's, scaled by its layouts.
 
     python benchmarks/bench_search.py [--repeats 7] [--quick]
 
@@ -21,9 +20,9 @@ from plesio_planning.estimate.training import estimate_training
 from record import Spread, print_table, print_verdict, save
 
 STEP_LIMIT_S, WHOLE_LIMIT_S = 0.2e-3, 1e-3
-SEARCH_LIMIT_S = 5.0
+SEARCH_LIMIT_S = 1.0
 NUM_LAYOUTS = 10_000
-SEARCHES = (("llama-2-70b", "2048xh100", 1024), ("gpt3-175b", "1024xa100", 1536), ("mixtral-8x7b", "256xh100", 1024))
+SEARCHES = (("llama-2-70b", "2048xh100", 1024), ("gpt3-175b", "1024xa100", 1536), ("qwen3-235b-a22b", "256xh100", 1024))
 
 
 def measure_estimates(*, num_repeats: int, num_estimates: int) -> dict[str, Spread]:
@@ -56,7 +55,7 @@ def measure_search(name: str, machine: str, global_batch: int, *, num_repeats: i
     seconds, found = [], None
     for _ in range(num_repeats):
         began_s = time.perf_counter()
-        found = search_layouts(model, parsed, global_batch=global_batch, may_be_lean=True)
+        found = search_layouts(model, parsed, global_batch=global_batch, near=True, may_be_lean=True)
         seconds.append(time.perf_counter() - began_s)
     assert found is not None
     return {
@@ -64,7 +63,8 @@ def measure_search(name: str, machine: str, global_batch: int, *, num_repeats: i
         "tried": found.num_tried,
         "not_divisible": found.num_not_divisible,
         "too_large": found.num_too_large,
-        "work": len(found.candidates),
+        "slower": found.num_slower,
+        "timed": len(found.candidates),
     }
 
 
@@ -89,27 +89,25 @@ def main() -> None:
     for name, result in searches.items():
         median_s = result["seconds"]["median"]
         result["s_per_10000_tried"] = median_s * NUM_LAYOUTS / result["tried"]
-        result["s_per_10000_that_work"] = median_s * NUM_LAYOUTS / result["work"]
         rows.append(
             [
                 name,
                 f"{result['tried']:,}",
-                f"{result['work']:,}",
+                f"{result['timed']:,}",
                 f"{result['seconds'].text('.2f')} s",
                 f"{result['s_per_10000_tried']:.2f} s",
-                f"{result['s_per_10000_that_work']:.2f} s",
             ]
         )
     print_table(
         f"searches, {num_repeats} repeats",
-        columns=["search", "layouts", "that work", "median (quartiles)", "10,000 layouts", "10,000 that work"],
+        columns=["search", "layouts", "timed", "median (quartiles)", "10,000 layouts"],
         rows=rows,
     )
     slowest_s = max(result["s_per_10000_tried"] for result in searches.values())
     verdicts = {
         "memory and step time under 0.2 ms": estimates["memory and step"]["median"] < STEP_LIMIT_S,
         "a whole estimate under 1 ms": estimates["whole"]["median"] < WHOLE_LIMIT_S,
-        "a search over 10,000 layouts under 5 s": slowest_s < SEARCH_LIMIT_S,
+        "a search over 10,000 layouts under 1 s": slowest_s < SEARCH_LIMIT_S,
     }
     for criterion, met in verdicts.items():
         print_verdict(criterion, met=met)

@@ -37,7 +37,7 @@ def main() -> None:
     # much.
     search = search_layouts(model, machine, global_batch=GLOBAL_BATCH)
     best, step = search.best.layout, search.best.step
-    print(f"{search.num_tried} layouts tried, {len(search.candidates)} work; the fastest has")
+    print(f"of {search.num_tried} layouts the fastest has")
     print(f"  tp {best.tp}, pp {best.pp}, dp {best.dp}, ZeRO {best.zero}, micro-batches of {best.micro_batch}")
     print(f"  and takes {step.total_s:.2f} s a step, where the layout above takes {run.step.total_s:.2f} s")
 

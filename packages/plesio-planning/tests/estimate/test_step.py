@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plesio.core.errors import ConfigError
 from plesio.cost.all_reduce import nccl_all_reduce_s
 from plesio_planning.estimate import (
     CONSTANTS,
@@ -13,6 +14,7 @@ from plesio_planning.estimate import (
     SOFTWARE,
     Layout,
     Step,
+    check_memory,
     estimate_memory,
     estimate_step,
     find_model,
@@ -311,6 +313,40 @@ def test_a_host_that_keeps_the_optimizer_frees_memory_and_takes_time():
     assert memory[1].optimizer_bytes == 0 < memory[0].optimizer_bytes
     assert steps[1].optimizer_s > 10 * steps[0].optimizer_s
     assert steps[1].total_s - steps[0].total_s == pytest.approx(steps[1].optimizer_s - steps[0].optimizer_s)
+
+
+def test_activations_that_wait_in_the_host_free_memory_and_take_time_where_computing_hides_none():
+    """They go there beside the forward pass and come back beside the backward pass, at the host link's speed."""
+    model, machine = find_model("llama-3-8b"), parse_machine("8xh100")
+    here = Layout(dp=8, zero=3, micro_batch=2)
+    there, again = (replace(here, offload_activations=True, recomputation=how) for how in ("none", "full"))
+    memory = [estimate_memory(model, one, machine, global_batch=16) for one in (here, there, again)]
+    steps = [estimate_step(model, one, machine, global_batch=16) for one in (here, there, again)]
+    a_layer = memory[0].activations_bytes / model.num_layers
+    assert memory[1].activations_bytes == pytest.approx(2 * a_layer)
+    assert memory[1].host_bytes == pytest.approx(memory[0].activations_bytes - 2 * a_layer)
+    assert memory[0].host_bytes == 0 < memory[2].host_bytes < memory[1].host_bytes / 5
+    assert steps[0].offload_s == steps[2].offload_s == 0
+    moved_s = 2 * memory[0].activations_bytes / CONSTANTS.host_link_bytes_per_s
+    assert 0.2 * moved_s < steps[1].offload_s < moved_s
+    others_s = [one.total_s - one.offload_s for one in steps[:2]]
+    assert others_s[1] <= others_s[0] + 1e-9
+    slow = replace(CONSTANTS, host_link_bytes_per_s=CONSTANTS.host_link_bytes_per_s / 100)
+    assert estimate_step(model, there, machine, global_batch=16, constants=slow).offload_s > 50 * moved_s
+
+
+def test_a_host_holds_no_more_than_it_has():
+    model, machine = find_model("llama-3-405b"), parse_machine("8xh100")
+    one = estimate_memory(model, Layout(tp=8, zero=1, offload=True, sequence_parallel=True), machine, global_batch=8)
+    assert one.host_bytes == pytest.approx(12 * model.num_parameters / 8)
+    assert not one.fits
+    with pytest.raises(ConfigError, match="in its host for each h100, which has 256 GiB"):
+        check_memory(
+            find_model("llama-3-70b"),
+            Layout(dp=8, zero=3, micro_batch=2, offload=True, offload_activations=True),
+            machine,
+            global_batch=16,
+        )
 
 
 def test_layers_that_are_computed_again_are_between_none_and_all():

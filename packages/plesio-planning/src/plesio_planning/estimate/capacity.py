@@ -12,15 +12,9 @@ from typing import Any
 from plesio.core.errors import ArgumentError
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout, lean
-from plesio_planning.estimate.memory import Memory, estimate_memory
+from plesio_planning.estimate.memory import HOST_BYTES, Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model
-from plesio_planning.estimate.search import (
-    FoundLayout,
-    layouts_of,
-    of_sequences,
-    or_shorter_sequences,
-    working_layouts,
-)
+from plesio_planning.estimate.search import FoundLayout, fastest_layout, of_sequences, or_shorter_sequences
 
 __all__ = ["check_memory", "that_fits"]
 
@@ -43,9 +37,12 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     memory = estimate_memory(model, layout, machine, global_batch=global_batch)
     if memory.fits:
         return memory
+    needed, where, capacity_bytes = memory.total_bytes, "on each", memory.capacity_bytes
+    if needed <= capacity_bytes:
+        needed, where, capacity_bytes = memory.host_bytes, "in its host for each", HOST_BYTES
     needs = (
-        f"{model.name}{of_sequences(model)} needs {memory.total_bytes / _GIB:.4g} GiB on each "
-        f"{machine.accelerator.name}, which has {memory.capacity_bytes / _GIB:.4g} GiB"
+        f"{model.name}{of_sequences(model)} needs {needed / _GIB:.4g} GiB {where} {machine.accelerator.name}, which "
+        f"has {capacity_bytes / _GIB:.4g} GiB"
     )
     # a leaner program is the smaller change, so it is advised first
     leaner = estimate_memory(model, lean(layout), machine, global_batch=global_batch)
@@ -57,13 +54,12 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     best = None
     # then other layouts, those that keep the most of this one first
     for fixed in _fixed(model, layout):
-        layouts = layouts_of(
+        found = fastest_layout(
             model,
             machine,
             global_batch=global_batch,
             fixed={**fixed, "precision": layout.precision, "software": layout.software},
         )
-        found = min(working_layouts(model, layouts, machine, global_batch=global_batch), key=_step_s, default=None)
         if found is not None and (best is None or _step_s(best) > _WORTH_NEW_DEGREES * _step_s(found)):
             best = found
     if best is None:
@@ -99,6 +95,7 @@ def _fixed(model: Model, layout: Layout) -> Iterator[dict[str, Any]]:
     if isinstance(model, Convolutional):
         yield kept
         return
-    few = {"cp": layout.cp, "ep": layout.ep, "etp": layout.etp, "schedule": layout.schedule, "offload": layout.offload}
+    names = ("cp", "ep", "etp", "schedule", "offload", "offload_activations")
+    few = {name: getattr(layout, name) for name in names}
     yield {**kept, **few, "tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp}
     yield {**kept, **few, "vpp": 1, **({} if layout.schedule == "1f1b" else {"pp": layout.pp})}

@@ -49,8 +49,8 @@ def _written(owner: type, names: str = "", **others: Written) -> dict[str, Writt
 _EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
 _LAYOUT = _written(
     Layout,
-    "tp pp vpp dp ep etp cp zero shard sequence_parallel micro_batch recomputation recomputed_layers offload schedule "
-    "precision",
+    "tp pp vpp dp ep etp cp zero shard sequence_parallel micro_batch recomputation recomputed_layers offload "
+    "offload_activations schedule precision",
     dp=Written(instead="what remains"),
     etp=Written(instead="tp, or 1"),
     recomputed_layers=Written(instead="all"),
@@ -320,6 +320,7 @@ class _Run:
             near=self.global_batch is None,
             fixed=self.given,
             may_be_lean=self.may_be_lean,
+            top=top,
             on_progress=on_progress,
             tokens=self.tokens,
             conditions=self.conditions,

@@ -53,13 +53,14 @@ def find_frontier(
     *,
     tokens: float,
     conditions: Conditions | None = None,
+    top: int = 1,
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
     **how: Any,
 ) -> Frontier:
     """Find the fastest layout of each machine, and the time and cost of the run with it.
 
-    The first machine is the one that must do. ``how`` are arguments of `search_layouts`. ``on_progress``
-    is told a machine's name, the layouts tried on it, and all of them.
+    The first machine is the one that must do, and of which so many of the fastest are found. ``how`` are arguments of
+    `search_layouts`. ``on_progress`` is told a machine's name, the layouts tried on it, and all of them.
 
     Raises:
         ConfigError: The model cannot be trained on the first.
@@ -67,7 +68,8 @@ def find_frontier(
     trainings, searches, refused = [], {}, {}
     for machine in machines:
         try:
-            found = search_layouts(model, machine, **how, on_progress=partial(on_progress, machine.name))
+            shown = top if machine == machines[0] else 1
+            found = search_layouts(model, machine, **how, top=shown, on_progress=partial(on_progress, machine.name))
             training = estimate_training(
                 model,
                 found.best.layout,

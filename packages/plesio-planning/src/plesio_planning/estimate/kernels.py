@@ -76,7 +76,7 @@ class Kernels:
             exposed_traffic=constants.exposed_traffic,
             kernel_s=constants.kernel_s,
             expert_kernel_s=_expert_kernel_s(architecture, layout, constants),
-            element_bytes=4 if layout.precision in ("fp32", "tf32") else 2,
+            element_bytes=layout.element_bytes,
             cast_bytes=_CAST_BYTES if fp8 else 0.0,
         )
 

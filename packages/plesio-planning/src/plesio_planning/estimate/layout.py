@@ -29,6 +29,8 @@ SoftwareName = Literal[
 
 LayoutRecomputation = Literal["none", "partial", "selective", "full"]
 Schedule = Literal["1f1b", "zero-bubble", "dualpipe"]
+_CHOICES = {"recomputation": get_args(LayoutRecomputation), "schedule": get_args(Schedule)}
+_COUNTS = ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "shard", "recomputed_layers", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class Software:
         groups_experts: One kernel multiplies for all experts of a device.
         gathers_to_recompute: ZeRO 3 gathers a layer's weights once more to compute it anew.
         all_reduces_gradients: Replicas reduce whole gradients, also where each needs only a part of them.
+        delays_weight_gradients: It computes weights' gradients when it would wait, so that pipelines may have another
+            order than the usual one.
         synchronizes: A device waits for its host at every layer of a micro-batch.
         quantizes_exchanges: ZeRO 3 gathers weights in a byte an element, and reduces gradients in half a byte (ZeRO++'s
             qwZ and qgZ; Wang et al. 2023).
@@ -72,6 +76,7 @@ class Software:
     groups_experts: bool = False
     gathers_to_recompute: bool = False
     all_reduces_gradients: bool = False
+    delays_weight_gradients: bool = False
     synchronizes: bool = False
     quantizes_exchanges: bool = False
     gathers_in_host: bool = False
@@ -108,6 +113,7 @@ class Layout:
             (partial).
         recomputed_layers: Layers of a stage to which that applies; else all.
         offload: Whether the optimizer's state is in its host's memory, and the host updates the weights.
+        offload_activations: Whether activations wait in the host's memory for the backward pass.
         schedule: Order of a pipeline's micro-batches: one forward and one backward (1f1b), weights' gradients later
             (zero-bubble; Qi et al. 2024, ZB-H1), or from both ends (dualpipe; DeepSeek-AI 2024).
         micro_batch: Sequences of a replica at a time.
@@ -131,18 +137,20 @@ class Layout:
     recomputation: LayoutRecomputation = "none"
     recomputed_layers: int | None = None
     offload: bool = False
+    offload_activations: bool = False
     schedule: Schedule = "1f1b"
     micro_batch: int = 1
     precision: str = "bf16"
     software: Software = SOFTWARE["current"]
 
     def __post_init__(self) -> None:
-        for what in ("tp", "pp", "vpp", "dp", "ep", "etp", "cp", "shard", "recomputed_layers", "micro_batch"):
-            if getattr(self, what) is not None and getattr(self, what) < 1:
-                raise ArgumentError(f"`{what}` is {getattr(self, what)}; write 1 or more")
+        for what in _COUNTS:
+            number = getattr(self, what)
+            if number is not None and number < 1:
+                raise ArgumentError(f"`{what}` is {number}; write 1 or more")
         if self.zero not in range(4):
             raise ArgumentError(f"`zero` is {self.zero}; write 0, 1, 2 or 3")
-        for what, choices in (("recomputation", get_args(LayoutRecomputation)), ("schedule", get_args(Schedule))):
+        for what, choices in _CHOICES.items():
             if getattr(self, what) not in choices:
                 raise ArgumentError(
                     f'unknown `{what}` "{getattr(self, what)}"; {nearest(getattr(self, what), choices)}'
@@ -190,6 +198,11 @@ class Layout:
     def gradient_bytes(self) -> int:
         """Bytes of a gradient: the software's in mixed precision."""
         return 4 if self.full_precision else self.software.gradient_bytes
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a weight or an activation outside of FP8 products."""
+        return 4 if self.full_precision else 2
 
     @property
     def keeps_remainders(self) -> bool:
@@ -252,7 +265,10 @@ def _dp_that_fits(layout: Layout, machine: Machine) -> str:
     return f"write degrees whose product is {machine.num_devices}"
 
 
-_OF_TRANSFORMERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "recomputation", "recomputed_layers", "offload", "schedule")
+_OF_TRANSFORMERS = (
+    *("tp", "pp", "vpp", "ep", "etp", "cp", "recomputation", "recomputed_layers", "offload", "offload_activations"),
+    "schedule",
+)
 """Attributes of which a convolutional network leaves no choice."""
 
 
@@ -315,6 +331,11 @@ def _check_transformer(model: Transformer, layout: Layout) -> None:
         raise ArgumentError(
             f"`schedule` {layout.schedule} is of a pipeline that is not interleaved; write `pp = 2` or more "
             "and `vpp = 1`"
+        )
+    if layout.schedule != "1f1b" and not layout.software.delays_weight_gradients:
+        raise ArgumentError(
+            f"`schedule` {layout.schedule} is of a program that delays weights' gradients; write `schedule = 1f1b`, or "
+            "`delays_weight_gradients`"
         )
     if layout.schedule == "dualpipe" and layout.pp % 2:
         raise ArgumentError(

@@ -13,17 +13,21 @@ pipeline are looked at, the first stage that has the most layers, and the first 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plesio_planning.activations import Recomputation, layer_activation_bytes
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout, LayoutRecomputation, check_layout
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["Memory", "estimate_memory", "layers_of_stage"]
+__all__ = ["HOST_BYTES", "Memory", "estimate_memory", "fullest_memory", "layer_bytes", "layers_of_stage"]
 
 CONTEXT_BYTES = 2**30
 """Bytes of a device for the CUDA context and the libraries' buffers: an assumption."""
+HOST_BYTES = 2**41 / 8
+"""A device's share of its host's memory: an assumption, after the 2 TB of a DGX A100 or H100 with eight devices."""
+_OFFLOADED_LAYERS = 2
+"""Layers whose activations are on the device where the others are in the host: one computes, one is on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class Memory:
         optimizer_bytes: Adam's moments and master weights.
         activations_bytes: Bytes that the backward pass needs.
         buffers_bytes: Logits, parameters gathered for a while, and the CUDA context.
+        host_bytes: What the device keeps in its host's memory; no part of the total.
         stage: The pipeline stage that needs the most.
     """
 
@@ -44,6 +49,7 @@ class Memory:
     activations_bytes: float
     buffers_bytes: float
     capacity_bytes: float
+    host_bytes: float = 0.0
     stage: int = 0
 
     @property
@@ -64,8 +70,8 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """The device has as much."""
-        return self.total_bytes <= self.capacity_bytes
+        """The device has as much, and so has its host."""
+        return self.total_bytes <= self.capacity_bytes and self.host_bytes <= HOST_BYTES
 
 
 def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> Memory:
@@ -88,27 +94,32 @@ def estimate_memory(model: Model, layout: Layout, machine: Machine, *, global_ba
         ConfigError: The model cannot be laid out so.
     """
     num_micro_batches = check_layout(model, layout, machine, global_batch=global_batch)
+    return fullest_memory(model, layout, machine, num_micro_batches=num_micro_batches)
+
+
+def fullest_memory(model: Model, layout: Layout, machine: Machine, *, num_micro_batches: int) -> Memory:
+    """Return the memory of the device that needs the most, and of the host that does, of a layout that can be."""
     stages = {0, layout.pp - 1}
     if isinstance(model, Transformer):
         stages |= {_first_with_most_layers(model, layout), fullest_stage(model, layout)}
-    return max(
-        (
-            memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches)
-            for stage in sorted(stages)
-        ),
-        key=lambda memory: memory.total_bytes,
-    )
+    memories = [
+        memory_of_stage(model, layout, machine, stage=stage, num_micro_batches=num_micro_batches)
+        for stage in sorted(stages)
+    ]
+    fullest = max(memories, key=lambda memory: memory.total_bytes)
+    in_host = max(memory.host_bytes for memory in memories)
+    return fullest if fullest.host_bytes == in_host else replace(fullest, host_bytes=in_host)
 
 
 def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: int, num_micro_batches: int) -> Memory:
     """Return the memory of a device of one stage, from a layout that has been checked."""
     if isinstance(model, Convolutional):
         dense, experts = float(model.num_parameters), 0.0
-        activations = 2.0 * model.activation_values * layout.micro_batch
-        buffers = 0.0
+        activations = float(layout.element_bytes * model.activation_values * layout.micro_batch)
+        buffers = in_host = 0.0
     else:
         dense, experts = stage_parameters(model, layout, stage)
-        activations = _activations(model, layout, stage=stage, num_micro_batches=num_micro_batches)
+        activations, in_host = _activations(model, layout, stage=stage, num_micro_batches=num_micro_batches)
         buffers = _buffers(model, layout, stage)
     gradient_bytes = layout.gradient_bytes
     # from both ends a device has two stages, of whose state it keeps a half, as twice as many devices share it
@@ -117,8 +128,6 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
     # the master weight's upper half is the BF16 weight itself
     if layout.keeps_remainders:
         state_bytes -= 2
-    # counts are for 16 bits
-    activations *= weight_bytes / 2
     # with ZeRO 2 one chunk's gradients are whole until they are scattered
     collecting = (dense + experts) / layout.vpp if layout.zero == 2 and layout.vpp > 1 else 0.0
 
@@ -127,7 +136,7 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
             return num_bytes * (dense + experts)
         return num_bytes * (dense / layout.sharing + experts / layout.experts_sharing)
 
-    parameters = copies * share(weight_bytes, from_stage=3)
+    parameters, optimizer = copies * share(weight_bytes, from_stage=3), share(state_bytes, from_stage=1)
     if layout.zero == 3 and layout.software.gathers_in_host:
         parameters += weight_bytes * dense / max(min(machine.devices_per_host // layout.tp, layout.sharing), 1)
         apart = layout.expert_tp * layout.ep
@@ -136,10 +145,11 @@ def memory_of_stage(model: Model, layout: Layout, machine: Machine, *, stage: in
         parameters_bytes=parameters,
         gradients_bytes=(copies if layout.zero < 2 else 1) * share(gradient_bytes, from_stage=2)
         + gradient_bytes * collecting,
-        optimizer_bytes=0.0 if layout.offload else share(state_bytes, from_stage=1),
+        optimizer_bytes=0.0 if layout.offload else optimizer,
         activations_bytes=activations,
         buffers_bytes=buffers + CONTEXT_BYTES,
         capacity_bytes=machine.accelerator.memory_bytes,
+        host_bytes=in_host + (optimizer if layout.offload else 0.0),
         stage=stage,
     )
 
@@ -198,8 +208,13 @@ def stage_parameters(model: Transformer, layout: Layout, stage: int) -> tuple[fl
     return dense / layout.tp, experts / layout.expert_tp / layout.ep
 
 
-def _layer_bytes(model: Transformer, layout: Layout, recomputation: LayoutRecomputation) -> float:
-    """Return the activations of a layer and micro-batch on a device."""
+def layer_bytes(model: Transformer, layout: Layout, recomputation: LayoutRecomputation) -> float:
+    """Return the activations that a layer keeps of a micro-batch on a device."""
+    return layout.element_bytes / 2 * _half_layer_bytes(model, layout, recomputation)
+
+
+def _half_layer_bytes(model: Transformer, layout: Layout, recomputation: LayoutRecomputation) -> float:
+    """Return the same in 16 bits."""
     sequence = model.sequence_length // layout.cp
     fused = recomputation in ("none", "partial") and layout.software.fused_attention
     counted: Recomputation = "none" if recomputation == "partial" else recomputation
@@ -241,20 +256,26 @@ def _spared_bytes(model: Transformer, layout: Layout, *, partial: bool) -> float
     return 2.0 * (norms + activation + expanded / layout.tp) + output
 
 
-def _activations(model: Transformer, layout: Layout, *, stage: int, num_micro_batches: int) -> float:
+def _activations(model: Transformer, layout: Layout, *, stage: int, num_micro_batches: int) -> tuple[float, float]:
+    """Return the bytes of activations on a device, and those that wait in its host."""
     layers = layers_of_stage(model, layout, stage)
     again = layers if layout.recomputed_layers is None else min(layout.recomputed_layers, layers)
-    kept = again * _layer_bytes(model, layout, layout.recomputation)
+    kept_again, kept_once = layer_bytes(model, layout, layout.recomputation), 0.0
+    kept = again * kept_again
     if again < layers:
-        kept += (layers - again) * _layer_bytes(model, layout, "none")
+        kept_once = layer_bytes(model, layout, "none")
+        kept += (layers - again) * kept_once
     behind = layout.pp - 1 - stage
     held = (2 * behind + (layout.vpp - 1) * layout.pp + 1) / layout.vpp if layout.vpp > 1 else behind + 1.0
     if layout.schedule == "dualpipe":
         held = layout.pp + 1
-    num_bytes = kept * min(held, num_micro_batches)
+    on_device, in_host = kept * min(held, num_micro_batches), 0.0
+    if layout.offload_activations:
+        stays = min(_OFFLOADED_LAYERS * max(kept_again, kept_once), on_device)
+        on_device, in_host = stays, on_device - stays
     if layout.recomputation == "full":  # one layer at a time is computed anew
-        num_bytes += _layer_bytes(model, layout, "none")
-    return num_bytes
+        on_device += layer_bytes(model, layout, "none")
+    return on_device, in_host
 
 
 def _buffers(model: Transformer, layout: Layout, stage: int) -> float:

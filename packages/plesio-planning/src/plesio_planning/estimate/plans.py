@@ -149,7 +149,7 @@ class _Asked:
 
         Their program is the one that was given, as another machine may need no lean one.
         """
-        found = working_layouts(self.model, self._space(machine), machine, **self.how)
+        found = working_layouts(self.model, list(self._space(machine)), machine, **self.how)
         best: dict[tuple[Any, ...], Layout] = {}
         for one in found:
             layout = one.layout

@@ -23,12 +23,11 @@ _CAUTION = (
 def search_finding(training: Training, frontier: Frontier) -> str:
     """Name the best layout, its lead over the others, and the reasons why those are out."""
     found = frontier.searches[training.machine.name]
-    slowest = found.candidates[-1].step.sample_s / found.best.step.sample_s
     cheapest = min(frontier.trainings, key=lambda one: one.cost)
     return (
-        f"The fastest layout is {format_layout(training.layout)}; the slowest that fits takes {slowest:.3g} times as "
-        f"long. Of {found.num_tried:,} layouts {found.num_not_divisible:,} do not divide the model, the batch or the "
-        f"machine, {found.num_too_large:,} do not fit into memory, and {len(found.candidates):,} work. "
+        f"The fastest layout is {format_layout(training.layout)}. Of {found.num_tried:,} layouts "
+        f"{found.num_not_divisible:,} do not divide the model, the batch or the machine, {found.num_too_large:,} do "
+        f"not fit into memory, {found.num_slower:,} cannot be as fast, and {len(found.candidates):,} were timed. "
         f"The cheapest machine of those tried is {cheapest.machine.name}: {format_dollars(cheapest.cost)} and "
         f"{format_days(cheapest.total_s)}. {_CAUTION}"
     )
@@ -52,7 +51,11 @@ def _fastest(training: Training, found: Search, *, top: int) -> Table:
         )
         for one, as_fast in found.distinct(top)
     ]
-    title = f"The fastest layouts on {training.machine.name}; of those that are as fast, that of the least memory:"
+    wanted = found.question.wanted
+    saving = f", where a batch that is not {wanted:,} has to save time" if found.question.near else ""
+    title = (
+        f"The fastest layouts on {training.machine.name}{saving}; of those that are as fast, that of the least memory:"
+    )
     return Table(title=title, headers=("layout", "batch", "step", "run", "MFU", "memory", "others as fast"), rows=rows)
 
 

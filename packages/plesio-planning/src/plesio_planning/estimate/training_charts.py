@@ -35,6 +35,7 @@ _PARTS = {
     "context": "context-parallel exchanges",
     "expert": "experts' exchanges",
     "launch": "waiting for the host",
+    "offload": "activations from the host",
     "send": "sends between stages",
     "bubble": "pipeline bubble",
     "gradient": "gradient exchange",
@@ -104,8 +105,7 @@ def format_layout(layout: Layout) -> str:
     rest = [f"zero {layout.zero}{shared}", f"micro-batch {layout.micro_batch}"]
     of = "" if layout.recomputed_layers is None else f" of {layout.recomputed_layers} layers"
     recomputed = [] if layout.recomputation == "none" else [f"{layout.recomputation} recomputation{of}"]
-    if layout.offload:
-        recomputed.append("optimizer in the host")
+    recomputed += ["optimizer in the host"] * layout.offload + ["activations in the host"] * layout.offload_activations
     kept = [f"{12 + layout.gradient_bytes} bytes a parameter"] if layout.keeps_remainders else []
     return ", ".join(degrees + rest + recomputed + kept)
 

@@ -74,6 +74,7 @@ def estimate_values(estimate: Estimate) -> dict[str, Any]:
             "tried": found.num_tried,
             "not_divisible": found.num_not_divisible,
             "too_large": found.num_too_large,
+            "slower": found.num_slower,
             "fastest": to_json([candidate for candidate, _ in found.distinct(estimate.top)]),
             "machines": [
                 one.to_json()["results"] | {"machine": one.machine.name} for one in estimate.frontier.trainings

@@ -32,6 +32,7 @@ def write(model: Model, layout: Layout, global_batch: int) -> str:
             "pp": (layout.pp > 1, _ELSEWHERE),
             "cp": (layout.cp > 1, _ELSEWHERE),
             "ep": (layout.ep > 1, _ELSEWHERE),
+            "offload_activations": (layout.offload_activations, "leave it out"),
             "shard": (layout.shard is not None, "leave it out"),
             "sequence_parallel": (layout.sequence_parallel, "write `tp = 1`, or `sequence_parallel = False`"),
             "recomputation": (layout.recomputation not in ("none", "full"), "write none or full"),

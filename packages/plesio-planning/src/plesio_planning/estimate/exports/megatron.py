@@ -34,6 +34,7 @@ def write(model: Model, layout: Layout, global_batch: int) -> str:
         _NAME,
         layout,
         {
+            "offload_activations": (layout.offload_activations, "leave it out"),
             "schedule": (layout.schedule != "1f1b", "write 1f1b"),
             "shard": (layout.shard is not None and layout.zero > 1, "leave it out, or export to torchtitan"),
             "precision": (layout.precision not in ("bf16", "fp16", "fp8", "fp32"), "write bf16, fp16, fp8 or fp32"),

@@ -33,6 +33,7 @@ def write(model: Model, layout: Layout, global_batch: int) -> str:
             "sequence_parallel": (layout.tp > 1 and not layout.sequence_parallel, "write `sequence_parallel = True`"),
             "recomputation": (layout.recomputation not in ("none", "full"), "write none or full"),
             "recomputed_layers": (layout.recomputed_layers is not None, "leave it out"),
+            "offload_activations": (layout.offload_activations, "leave it out"),
             "schedule": (layout.schedule != "1f1b", "write 1f1b"),
             "precision": (layout.precision not in ("bf16", "fp8"), "write bf16 or fp8"),
             "shard": (layout.shard is not None and layout.shard % layout.cp > 0, f"write a multiple of {layout.cp}"),
