@@ -6,7 +6,8 @@ A replica is parameters, gradients and what the optimizer keeps; a step adds act
     delayed:d         the gradients of d rounds that are under way
     local_sgd         the parameters of the last averaging; with a delay those under way, with an outer step a momentum,
                       with the mean's moments a mean of gradients
-    diloco            the shared parameters and the outer momentum, and what is under way of a fragment
+    diloco            the shared parameters and the outer momentum, and what is under way of a fragment; on the store a
+                      server's part of these
     ssp, asp          no optimizer on the worker, but a server's part of parameters and optimizer, and what is pushed
     compressed        what was not sent, where that is kept
     fsdp              an n-th of parameters, gradients and optimizer, and twice the largest block that is gathered
@@ -62,6 +63,8 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         count = usual_servers(at) if servers is None else servers
         on_servers = outer.pushes == "gradient"  # else each worker's own optimizer steps
         served = (at.num_bytes + on_servers * at.scale * at.sizes.optimizer_bytes) / count
+        if isinstance(outer, DiLoCo) and outer.outer_momentum > 0:
+            served += at.num_bytes / count
         copies = 1.0 + (outer.delay > 0 and (outer.period > 1 or not on_servers))
         return _need(at, optimizer_share=0.0 if on_servers else 1.0, exchange=served + copies * at.num_bytes)
     copies = float(policy.delay)

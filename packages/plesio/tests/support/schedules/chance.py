@@ -26,6 +26,8 @@ POLICIES = (
     "local_sgd:4,delay=2",
     "local_sgd:3,exchange=store",
     "diloco:4,fragments=2,delay=1",
+    "diloco:3,exchange=store",
+    "diloco:2,exchange=store,quorum=2,weight=tokens",
     "delayed:2",
     "fsdp",
     "post_local_sgd:3,warmup=2",
@@ -38,6 +40,9 @@ POLICIES = (
     "switch:bsp/hier:bsp/ssp:2@3/bsp@6",
     "interruptible:bsp",
     "interruptible:ssp:2",
+    "interruptible:diloco:3,exchange=store,quorum=3",
+    "diloco:3,exchange=store,quorum=2,grace=20ms",
+    "switch:bsp/diloco:2,exchange=store,quorum=2@3/bsp@8",
     "interruptible:switch:bsp/asp@3/bsp@7",
     "adaptive",
 )

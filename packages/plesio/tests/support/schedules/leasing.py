@@ -77,7 +77,7 @@ class Loop:
             me.spoiled = False
         else:
             me.num_steps += 1
-        if me.stage.exchanges_at(me.clock) or me.clock + 1 > me.credit:
+        if me.stage.exchanges_at(me.clock) or me.clock + 1 + me.stage.credit_ahead > me.credit:
             self._push()
             yield from me.pull(after=me.pushed_clock, clock=me.clock)
         else:

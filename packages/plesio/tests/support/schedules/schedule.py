@@ -114,6 +114,7 @@ class Schedule:
 
     def move(self, move: Move) -> bool:
         """Make one; whether there was anything to do."""
+        self._elapse()
         if move.kind in ("order", "part"):
             return self._server_move(move)
         if move.kind == "come":
@@ -280,6 +281,14 @@ class Schedule:
         self.num_heard += 1
         return 0.001 * self.num_heard
 
+    def _elapse(self, *, at_once: bool = False) -> bool:
+        """The time that the policy has asked for is over; ``at_once`` it passes while nothing else happens."""
+        due_s, now_s = self.coordinator.due_s, 0.001 * self.num_heard
+        if due_s is None or (due_s > now_s and not at_once):
+            return False
+        self._carry_out(self.coordinator.elapse(now_s=max(due_s, now_s)), of="time has passed")
+        return True
+
     def _carry_out(self, effects: Sequence[Effect], *, of: Message | str, worker: int | None = None) -> None:
         if self._tells is not None:
             self._tells(of if worker is None else f"worker {worker}: {of}")
@@ -356,7 +365,7 @@ class Schedule:
                 moved += self._server_move(Move(kind="order", worker=index))
                 moved += self._server_move(Move(kind="part", worker=index))
             num_moves += moved
-            if not moved:
+            if not moved and not self._elapse(at_once=True):
                 waiting = [number for number, worker in self.workers.items() if not (worker.done or worker.gone)]
                 raise BrokenError(f"workers {waiting} wait for ever")
             if num_moves > MOST_MOVES:
