@@ -35,7 +35,7 @@ MOST_INTERNAL = {
     "plesio/runtime": 36,
     "plesio/runtime/checkpoints": 16,
     "plesio/runtime/coordinator": 11,
-    "plesio/runtime/grid": 14,
+    "plesio/runtime/grid": 15,
     "plesio/runtime/habits": 1,
     "plesio/runtime/parameters": 3,
     "plesio/runtime/server": 19,

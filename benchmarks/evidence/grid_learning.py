@@ -202,12 +202,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "show", "one"])
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
-    parser.add_argument("--grid", default="1x4", help="of `one`: a grid, at --factor of the rate, on the tuning seed")
+    parser.add_argument("--grid", default="1x4", help="of `one`: a grid, at --factor of the rate")
     parser.add_argument("--factor", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=TUNING[0])
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.what == "one":
-        print(f"{train(Case(task=given.task, spec=given.grid, factor=given.factor, seed=TUNING[0]))['metric']:.4f}")
+        case = Case(task=given.task, spec=given.grid, factor=given.factor, seed=given.seed)
+        print(case.key, f"{train(case)['metric']:.4f}")
         return
     if given.what == "run":
         do_all(given.task)

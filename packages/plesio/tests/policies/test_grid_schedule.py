@@ -161,7 +161,6 @@ def test_a_setting_is_its_text(setting: GridSetting) -> None:
         ("1x2,schedule=zigzag", 'schedule is "zigzag"'),
         ("1x2,micro_batches=4", "leave micro_batches out"),
         ("1x4,schedule=2bw,micro_batches=2", "write 4 or more"),
-        ("1x2,weights=recompute,compensation=0.1", "compensation is for gradients at stashed weights"),
         ("1x2,schedule=2bw,micro_batches=2,weights=recompute", "leave weights=recompute out"),
         ("2x1,bound=1", "write every = 2 or more"),
         ("1x2,shrink=0", "write a number of more than 0, at most 1"),

@@ -18,6 +18,7 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
+from plesio.runtime.grid.late_steps import RENEWED_EVERY
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
@@ -95,13 +96,84 @@ def in_virtual_world(
     return state, result, given
 
 
-def by_the_rule(setting: GridSetting, given: list[list[tuple[Tensor, Tensor]]]) -> dict[str, Tensor]:
-    """Stages of a decoupled grid in one process: stage k's gradient of micro-batch n is at its weights of then."""
+def adam(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.9))
+
+
+class RotatedAdam:
+    """The rule of late stages under Adam, with copies of the weights that the optimizer has in the basis."""
+
+    def __init__(self, stage: nn.Module, *, delay: int) -> None:
+        self.weights = list(stage.parameters())
+        self.inside = [weight.detach().clone().requires_grad_() for weight in self.weights]
+        self.optimizer = adam(self.inside)
+        self.delay = delay
+        self.bases: list[Any] = [None for _ in self.weights]
+        self.moved = [torch.zeros_like(weight) for weight in self.weights]
+        self.num_steps = 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        before = [weight.clone() for weight in self.weights]
+        for place, (weight, inside) in enumerate(zip(self.weights, self.inside, strict=True)):
+            if self.num_steps > 0 and weight.ndim == 2:
+                self.learn(place, weight.grad, self.optimizer.state[inside]["exp_avg"])
+            inside.copy_(self.turned(place, weight))
+            inside.grad = self.turned(place, weight.grad)
+        start = [inside.detach().clone() for inside in self.inside]
+        with torch.enable_grad():
+            self.optimizer.step()
+        for place, (weight, inside) in enumerate(zip(self.weights, self.inside, strict=True)):
+            if self.bases[place] is None:
+                weight.copy_(inside)
+            else:
+                weight.add_(self.turned(place, inside - start[place], back=True))
+        if self.num_steps > 0:
+            self.moved = [weight - then for weight, then in zip(self.weights, before, strict=True)]
+        self.num_steps += 1
+
+    @property
+    def ahead(self) -> list[Tensor]:
+        return [weight + self.delay * moved for weight, moved in zip(self.weights, self.moved, strict=True)]
+
+    def learn(self, place: int, gradient: Tensor, moment: Tensor) -> None:
+        grams = [gradient @ gradient.T, gradient.T @ gradient]
+        if self.bases[place] is None:
+            self.bases[place] = [[gram, torch.linalg.eigh(gram).eigenvectors] for gram in grams]
+            moment.copy_(self.turned(place, moment))
+            return
+        for side, gram in zip(self.bases[place], grams, strict=True):
+            side[0] = torch.lerp(side[0], gram, 1 - 0.9)
+        if (self.num_steps - 1) % RENEWED_EVERY == 0:
+            before = self.turned(place, moment, back=True)
+            for side in self.bases[place]:
+                side[1] = torch.linalg.qr(side[0] @ side[1]).Q
+            moment.copy_(self.turned(place, before))
+
+    def turned(self, place: int, tensor: Tensor, *, back: bool = False) -> Tensor:
+        if self.bases[place] is None:
+            return tensor
+        (_, rows), (_, columns) = self.bases[place]
+        return rows @ tensor @ columns.T if back else rows.T @ tensor @ columns
+
+
+def by_the_rule(
+    setting: GridSetting, given: list[list[tuple[Tensor, Tensor]]], *, make: Any = optimizer
+) -> dict[str, Tensor]:
+    """Stages of a decoupled grid in one process: stage k's gradient of micro-batch n is at its weights of then.
+
+    Under `adam` the late ones are stepped by `RotatedAdam`, and go forward with its weights ahead.
+    """
     ends = [0, *CUTS[setting.stages], len(network())]
     replicas = []
     for batches in given:
         stages = [network()[begin:end] for begin, end in itertools.pairwise(ends)]
-        replicas.append((stages, [optimizer(stage.parameters()) for stage in stages], batches))
+        late = [make is adam and delay > 0 for delay in setting.updates_late]
+        optimizers = [
+            RotatedAdam(stage, delay=delay) if is_late else make(stage.parameters())
+            for stage, delay, is_late in zip(stages, setting.delays, late, strict=True)
+        ]
+        replicas.append((stages, optimizers, batches))
     # In tick t stage k goes forward with micro-batch t - k and backward with t - 2 (K - 1) + k, as in the source.
     last = setting.stages - 1
     num_batches = len(given[0])
@@ -109,10 +181,13 @@ def by_the_rule(setting: GridSetting, given: list[list[tuple[Tensor, Tensor]]]) 
     gradients: list[dict[tuple[int, int], Tensor]] = [{} for _ in replicas]
     for tick in range(num_batches + 2 * last):
         for stage in range(last + 1):
-            for (stages, _, batches), kept in zip(replicas, passes, strict=True):
+            for (stages, optimizers, batches), kept in zip(replicas, passes, strict=True):
                 if 0 <= (n := tick - stage) < num_batches:
                     inputs = batches[n][0] if stage == 0 else kept[stage - 1, n][2].detach().requires_grad_()
                     then = copy.deepcopy(stages[stage])
+                    if isinstance(optimizers[stage], RotatedAdam):
+                        for weight, ahead in zip(then.parameters(), optimizers[stage].ahead, strict=True):
+                            weight.data.copy_(ahead)
                     kept[stage, n] = (then, inputs, then(inputs))
         updated = []
         for stage in reversed(range(last + 1)):

@@ -77,7 +77,7 @@ SPECS = [
         for spec in (
             "1x4,weights=recompute",
             "3x1,mixing=ring",
-            "1x3,delay=3,compensation=0.1,shrink=0.9",
+            "1x3,delay=3,adam=plain,shrink=0.9",
             "1x1",
             "1x3",
             "2x2",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plesio.policies.grid import GridSetting
-from runtime.grid.programs import by_the_rule, in_virtual_world
+from runtime.grid.programs import adam, by_the_rule, in_virtual_world
 
 
 @pytest.mark.one_in(2)
@@ -24,6 +24,23 @@ def test_is_the_delayed_rule_to_the_bit(spec: str) -> None:
     expected = by_the_rule(setting, given)
     assert all(torch.equal(state[name], expected[name]) for name in expected)
     assert result.staleness.max == 2 * (setting.stages - 1)
+
+
+@pytest.mark.parametrize(
+    "spec", ["1x3", *(pytest.param(spec, marks=pytest.mark.slow) for spec in ("1x3,adam=plain", "2x2", "1x4"))]
+)
+def test_late_stages_under_adam_are_turned_and_look_ahead_to_the_bit(spec: str) -> None:
+    setting = GridSetting.parse(spec)
+    state, _, given = in_virtual_world(setting, make=adam)
+    expected = by_the_rule(setting, given, make=adam)
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("schedule", ["delay=0", "schedule=1f1b,micro_batches=2"])
+def test_without_late_gradients_adam_is_left_alone(schedule: str) -> None:
+    alone, _, _ = in_virtual_world(GridSetting.parse(f"1x1,{schedule}"), make=adam)
+    cut, _, _ = in_virtual_world(GridSetting.parse(f"1x3,{schedule}"), make=adam)
+    assert all(torch.equal(alone[name], cut[name]) for name in alone)
 
 
 def test_without_delay_it_is_sgd_to_the_bit() -> None:

@@ -48,20 +48,6 @@ def test_the_gradient_is_at_the_weights_of_then_or_of_now(weights: str) -> None:
     assert not torch.equal(gradient_at(then, X[1], G[1])[0], gradient_at(now, X[1], G[1])[0])
 
 
-def test_compensation_adds_the_taylor_term() -> None:
-    stage = stage_of(layers(), "1x2,compensation=0.3")
-    then = copy.deepcopy(stage.layers)
-    stage.forward(Forward(0, 0), [X[0]], None)
-    stage.forward(Forward(1, 0), [X[1]], None)
-    stage.backward(Backward(0, 0, 0), [G[0]])
-    stage.update(Update(1, 1))
-    stage.backward(Backward(1, 0, 1), [G[1]])
-    for parameter, old, g in zip(
-        stage.layers.parameters(), then.parameters(), gradient_at(then, X[1], G[1]), strict=True
-    ):
-        assert torch.allclose(parameter.grad, g + 0.3 * g * g * (parameter - old))
-
-
 def test_what_is_sent_back_is_shrunk() -> None:
     plain, shrunk = stage_of(layers(), "1x3", number=1), stage_of(layers(), "1x3,shrink=0.5", number=1)
     for stage in (plain, shrunk):

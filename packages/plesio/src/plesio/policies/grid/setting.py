@@ -29,6 +29,7 @@ __all__ = [
 ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Weights = Literal["stash", "recompute"]
+AdamSteps = Literal["rotated", "plain"]
 _PREFIX = "grid:"
 GRID_HELP = (
     "the network cut into K stages, in S groups: no pass waits for one of the whole network, and groups mix their "
@@ -41,7 +42,7 @@ GRID_OPTIONS: Mapping[str, str] = {
     "micro_batches": "for one update of gpipe, 1f1b and 2bw: 1",
     "weights": "a late gradient is taken at the weights of then (stash) or at those of now (recompute)",
     "shrink": "factor on a gradient at each stage that it is sent back through: 1",
-    "compensation": "factor of the Taylor term for what weights have moved since: 0",
+    "adam": "how stages with late gradients step under Adam and its kin: rotated, or as without delay (plain)",
     "mixing": "groups mix their weights with all, in a ring, on an exponential graph, or by rows: 0.5 0.5/0.5 0.5",
     "every": "updates between two mixings: 1",
     "bound": "updates that a group may lag behind the others: 0",
@@ -93,8 +94,9 @@ class GridSetting:
             so that it is the gradient of what was computed. ``recompute``: at the present weights, from the stored
             input, with the output's gradient as it comes; one more forward pass, and no copies of weights.
         shrink: Factor on a gradient at each stage that it is sent back through (Zhuang et al. 2022).
-        compensation: lambda of ``g + lambda g g (w - w_then)``, the Taylor term of Zheng et al. 2017 (DC-ASGD) for what
-            the weights have moved since the forward pass; 0 for none.
+        adam: How stages with late gradients step under Adam and its kin. ``rotated``: in the eigenbasis of the
+            gradients, and with forward passes at the weights ahead (`plesio.runtime.grid.late_steps`). ``plain``: as
+            without delay.
         mixing: Graph by which the groups' replicas of a stage mix their weights.
         every: Updates between two mixings.
         bound: Updates that a group may lag behind others: the result of a mixing is added so many updates later.
@@ -114,7 +116,7 @@ class GridSetting:
     micro_batches: Annotated[int, AT_LEAST_1] = 1
     weights: Weights = "stash"
     shrink: Annotated[float, Within(0, 1, without="low")] = 1.0
-    compensation: Annotated[float, AT_LEAST_0] = 0.0
+    adam: AdamSteps = "rotated"
     mixing: Mixing = _ALONE
     every: Annotated[int, AT_LEAST_1] = 1
     bound: Annotated[int, AT_LEAST_0] = 0
@@ -136,10 +138,6 @@ class GridSetting:
             )
         if self.schedule == "2bw" and self.weights == "recompute":
             raise ConfigError("2bw goes back with the weights it went forward with; leave weights=recompute out")
-        if self.compensation and self.weights == "recompute":
-            raise ConfigError(
-                "compensation is for gradients at stashed weights; recomputed ones are at the present weights"
-            )
         self._check_mixing()
 
     def _check_mixing(self) -> None:
@@ -206,6 +204,12 @@ class GridSetting:
         return tuple(per_stage * (self.stages - 1 - stage) for stage in range(self.stages))
 
     @property
+    def updates_late(self) -> tuple[int, ...]:
+        """Updates that each stage's gradients are late, where its optimizer is to make up for it."""
+        rotates = self.schedule == "decoupled" and self.adam == "rotated"
+        return self.delays if rotates else (0,) * self.stages
+
+    @property
     def flushes(self) -> bool:
         """True if all micro-batches under way go back before an update."""
         return self.schedule in ("gpipe", "1f1b")
@@ -245,7 +249,7 @@ _READERS: Mapping[str, Any] = {
     "micro_batches": int,
     "weights": str,
     "shrink": float,
-    "compensation": float,
+    "adam": str,
     "mixing": _mixing,
     "every": int,
     "bound": int,

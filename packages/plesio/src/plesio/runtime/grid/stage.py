@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from plesio.core.errors import TaskError
 from plesio.policies.grid import Backward, Forward, GridSetting, Update
+from plesio.runtime.grid.late_steps import LateSteps
 
 __all__ = ["GridStage", "Held", "Loss"]
 
@@ -156,6 +157,7 @@ class GridStage:
         """True if every micro-batch goes back before the weights move."""
         self._device = next(iter(layers.parameters()), torch.empty(0)).device
         self._live: dict[str, Tensor] = {name: p for name, p in layers.named_parameters() if p.requires_grad}
+        self._late = LateSteps(optimizer, self._live, delay=setting.updates_late[number])
         self.kept: dict[int, _Kept] = {}
         self.snapshots: dict[int, dict[str, Tensor]] = {}
         """Copies of the weights, by version."""
@@ -228,7 +230,7 @@ class GridStage:
 
     def _weights(self, version: int) -> dict[str, Tensor]:
         if version not in self.snapshots:
-            self.snapshots[version] = _copied(self._live)
+            self.snapshots[version] = _copied(self._late.ahead())
         return self.snapshots[version]
 
     def backward(self, action: Backward, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -259,7 +261,7 @@ class GridStage:
             torch.zeros_like(tensor) if gradient is None else gradient
             for tensor, gradient in zip(wanted, found, strict=False)
         ]
-        self._add(weights, found[len(wanted) :])
+        self._add(found[len(wanted) :])
         self._forget()
         if self.setting.shrink != 1.0:
             sent = [gradient * self.setting.shrink for gradient in sent]
@@ -277,13 +279,10 @@ class GridStage:
             present.restore(self._device)
 
     @torch.no_grad()
-    def _add(self, weights: dict[str, Tensor], gradients: Sequence[Tensor | None]) -> None:
-        for (name, then), gradient in zip(weights.items(), gradients, strict=True):
+    def _add(self, gradients: Sequence[Tensor | None]) -> None:
+        for live, gradient in zip(self._live.values(), gradients, strict=True):
             if gradient is None:
                 continue
-            live = self._live[name]
-            if self.setting.compensation and then is not live:
-                gradient = gradient + self.setting.compensation * gradient * gradient * (live - then)
             live.grad = gradient if live.grad is None else live.grad + gradient
 
     def _forget(self) -> None:
@@ -311,9 +310,7 @@ class GridStage:
             torch._foreach_div_(gradients, num_micro_batches)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._live.values(), self._clip)
-        with torch.enable_grad():
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._late.step()
 
     def state(self) -> dict[str, Any]:
         """Return all that the stage remembers, plain; of stashed forward passes what it takes to do them again."""
@@ -321,6 +318,7 @@ class GridStage:
             "layers": {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()},
             "optimizer": deepcopy(self.optimizer.state_dict()),
             "scheduler": None if self.scheduler is None else deepcopy(self.scheduler.state_dict()),
+            "late": self._late.state(),
             "gradients": {name: p.grad.clone() for name, p in self._live.items() if p.grad is not None},
             "kept": {
                 number: [kept.version, [tensor.detach().clone() for tensor in kept.inputs], *_random(kept)]
@@ -337,6 +335,7 @@ class GridStage:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        self._late.load(state["late"])
         for name, gradient in state["gradients"].items():
             self._live[name].grad = gradient.clone()
         self.snapshots = {version: _copied(weights) for version, weights in state["snapshots"].items()}
