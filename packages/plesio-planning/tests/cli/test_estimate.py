@@ -214,6 +214,17 @@ def test_a_machine_that_is_there_is_used_as_far_as_needed(capsys: pytest.Capture
     assert "is 1000xh100, which ends on" in capsys.readouterr().out
 
 
+def test_sites_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    line = f"{LLAMA} --tp 8 --pp 4 --sites 4 --site-latency 20ms --local-steps 30 --out {tmp_path}"
+    assert invoke([*line.split(), "--site-bandwidth", "10 Gbit/s"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for words in ("Over 4 sites at 1.25 GB/s an exchange a step takes", "30 local steps in 8 fragments of 4 bits"):
+        assert words in out, words
+    ways = json.loads((tmp_path / "estimate.json").read_text())["sites"]["ways"]
+    assert ways[1]["total_s"] < ways[0]["total_s"]
+    assert (tmp_path / "estimate-sites.png").exists()
+
+
 def test_a_layout_goes_to_a_program_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     line = "estimate --cluster 64xh100 --tokens 300B"
     first = f"{line} --model llama-3-70b --tp 8 --pp 4 --vpp 5 --batch 1024 --gradients fp32 --out {tmp_path / 'first'}"
@@ -376,6 +387,16 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --budget 1k", "no machine of up to 256 devices trains it for $1,000"),
         (f"{PLANNED} --accelerators h1", '--accelerators: unknown accelerator "h1"'),
         (f"{PLANNED} --price 2", "leave it out to compare several"),
+        (f"{LLAMA} --tp 8 --pp 4 --sites 4", "write their --site-bandwidth 10 Gbit/s"),
+        (f"{LLAMA} --tp 8 --pp 4 --local-steps 4", "without --sites there are no links between sites"),
+        (f"{LLAMA} --tp 8 --pp 4 --sites 3 --site-bandwidth 1GB/s", "write another --sites, or a --batch of which"),
+        (f"{LLAMA} --market spots", '--market: "spots" cannot be chosen'),
+        (f"{LLAMA} --preemption 1h", "--preemption is of spot; write --market spot, or leave it out"),
+        (
+            f"{LLAMA} --calibrate none.csv --search",
+            "--calibrate is of a layout that is given; leave it out of a search",
+        ),
+        (f"{LLAMA} --tp 8 --pp 4 --calibrate none.csv", "there is no file none.csv; write a table of steps, a trace"),
         (f"{LLAMA} --import none.sh", "there is no file none.sh; write one of Megatron-LM, torchtitan or DeepSpeed"),
         (f"{LLAMA} --tp 8 --pp 4 --export deepspeed", "DeepSpeed's file has no option for --pp 4; export to megatron"),
         (f"{LLAMA} --top 4", "--top is of a search; add --search"),

@@ -37,6 +37,7 @@ Examples:
   plesio estimate --model llama-70b --cluster 256xh100 --tokens 300B --search --export megatron
   plesio estimate --model llama-3-8b --cluster 64xh100 --tp 2 --tokens 1T --calibrate steps.csv
   plesio estimate --import train.sh --cluster 256xh100 --tokens 300B
+  plesio estimate --model llama-70b --cluster 2048xh100 --tp 8 --tokens 2T --sites 4 --site-bandwidth "10 Gbit/s"
   plesio estimate --model resnet50 --cluster 64xv100 --precision fp16 --tokens 115M
 \b
 A model is a name or a Hugging Face config.json, a cluster a number of devices and an accelerator.

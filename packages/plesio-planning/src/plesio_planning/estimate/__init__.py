@@ -13,6 +13,7 @@ from plesio_planning.estimate.own_steps import OwnConstants, calibrate_to, read_
 from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits, RunPlan
 from plesio_planning.estimate.search import Search, search_layouts
+from plesio_planning.estimate.sites import RunOverSites, Sites, extra_tokens, loss_penalty, run_over_sites
 from plesio_planning.estimate.step import Step, estimate_step
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 from plesio_planning.estimate.validation import validate_estimator
@@ -33,9 +34,11 @@ __all__ = [
     "Memory",
     "Model",
     "OwnConstants",
+    "RunOverSites",
     "RunPlan",
     "RunPlans",
     "Search",
+    "Sites",
     "Software",
     "Step",
     "Training",
@@ -46,13 +49,16 @@ __all__ = [
     "estimate_memory",
     "estimate_step",
     "estimate_training",
+    "extra_tokens",
     "find_accelerator",
     "find_model",
     "find_plans",
     "import_run",
+    "loss_penalty",
     "parse_machine",
     "read_hugging_face",
     "read_own_steps",
+    "run_over_sites",
     "search_layouts",
     "validate_estimator",
 ]

@@ -26,6 +26,7 @@ from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits
 from plesio_planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio_planning.estimate.sensitivity import Sensitivity, tornado
+from plesio_planning.estimate.sites import RunOverSites, Sites, run_over_sites
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 from plesio_planning.estimate.training_charts import training_charts, training_finding, training_tables
 from plesio_planning.estimate.usual_software import usual_software
@@ -97,6 +98,7 @@ _FIELDS: tuple[Input, ...] = (
     # a switch of these is off where it is left out, and has no third value
     *(replace(one, optional=one.kind != "switch") for one in fields_of(Exploration, _EXPLORATION)),
     *fields_of(ProgramFiles, _FILES),
+    *fields_of(Sites, _written(Sites)),
     *fields_of(Layout, _LAYOUT),
     *fields_of(Transformer, _MODEL, instead="the model's"),
     *fields_of(Software, _SOFTWARE, instead="the software's"),
@@ -115,6 +117,7 @@ class Estimate:
         top: Layouts of the search that are shown.
         why_software: A sentence about the program that was chosen; empty if it was given.
         failures: The run on devices that fail; None if nobody asked.
+        over_sites: The run over several sites; None if nobody asked.
         calibration: Constants of one's own steps; None if there are none.
         uncalibrated: The run with published constants, where there are others.
         exported: The layout as a file of a training program; empty if nobody asked.
@@ -127,6 +130,7 @@ class Estimate:
     top: int = _TOP
     why_software: str = ""
     failures: RunOnFailingDevices | None = None
+    over_sites: RunOverSites | None = None
     calibration: OwnConstants | None = None
     uncalibrated: Training | None = None
     exported: str = ""
@@ -141,8 +145,7 @@ class Estimate:
         found += [training_finding(self.training, self.sensitivities), self.why_software, *notes]
         if self.frontier is not None:
             found.append(search_finding(self.training, self.frontier))
-        if self.failures is not None:
-            found.append(self.failures.finding)
+        found += [more.finding for more in (self.over_sites, self.failures) if more is not None]
         return [sentence for sentence in found if sentence]
 
     @property
@@ -152,6 +155,7 @@ class Estimate:
         found += [] if self.calibration is None else self.calibration.tables
         if self.frontier is not None:
             found += search_tables(self.training, self.frontier, top=self.top)
+        found += [] if self.over_sites is None else self.over_sites.tables
         found += training_tables(self.training, self.sensitivities)
         return found if self.failures is None else [*found, *self.failures.tables]
 
@@ -161,6 +165,7 @@ class Estimate:
         found = [] if self.plans is None else [*plan_charts(self.plans)]
         if self.frontier is not None:
             found += search_charts(self.training, self.frontier)
+        found += [] if self.over_sites is None else self.over_sites.charts
         found += training_charts(self.training, self.sensitivities)
         return found if self.failures is None else [*found, *self.failures.charts]
 
@@ -198,12 +203,13 @@ def estimate(
             deepspeed-2021; auto: the one that ran such a layout in that year.
         year: Year of the run, for auto.
         gradients: Precision in which gradients are kept and exchanged; else the software's.
-        options: Fields of `ClusterLinks`, `Limits`, `Exploration`, `ProgramFiles`, `Layout`, `Transformer`, `Software`
-            and `Conditions`.
+        options: Fields of `ClusterLinks`, `Limits`, `Exploration`, `ProgramFiles`, `Sites`, `Layout`, `Transformer`,
+            `Software` and `Conditions`.
 
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
     """
+    sites = Sites(**_of_class(Sites, options))
     exploration, limits = Exploration(**_of_class(Exploration, options)), Limits(**_of_class(Limits, options))
     exploration.check(plans=limits.given)
     links = ClusterLinks(**_of_class(ClusterLinks, options))
@@ -260,6 +266,7 @@ def estimate(
     return replace(
         found,
         why_software=why,
+        over_sites=run_over_sites(found.training, sites) if sites.num_sites > 1 else None,
         failures=run_on_failing_devices(found.training) if exploration.failures else None,
         exported=files.exported(
             found.training.model, found.training.layout, global_batch=found.training.step.num_samples

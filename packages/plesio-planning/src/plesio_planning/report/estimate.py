@@ -55,6 +55,8 @@ def estimate_values(estimate: Estimate) -> dict[str, Any]:
         values["calibration"] = to_json(estimate.calibration)
     if estimate.exported:
         values["exported"] = estimate.exported
+    if estimate.over_sites is not None:
+        values["sites"] = {"sites": to_json(estimate.over_sites.sites), "ways": to_json(estimate.over_sites.ways)}
     if estimate.failures is not None:
         values["failures"] = to_json(estimate.failures)
     if estimate.plans is not None:
