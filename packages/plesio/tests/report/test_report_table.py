@@ -27,7 +27,7 @@ def test_no_figure_is_cut_off(all_runs: list[RunResult], width: int):
 def test_each_policy_has_a_row_and_a_sentence(all_runs: list[RunResult]):
     text = printed(all_runs, width=160)
     for summary in compare_runs(all_runs).policies:
-        assert sum(line.startswith(summary.policy + " ") for line in text.splitlines()) == 2
+        assert sum(line.startswith(summary.policy + " ") for line in text.splitlines()) == 3
         assert summary.time_s is not None
         assert f"{summary.time_s.mean:.1f} ± " in text
 

@@ -196,6 +196,9 @@ class WorkerTimes:
     """A worker's training time by its uses in seconds, its counts, and the resources that it used.
 
     Attributes:
+        lost_s: Part of ``compute_s`` that came to nothing: steps that were refused, or did not count after a loss.
+        checkpoint_s: Part of ``compute_s`` in which it copied what a checkpoint has.
+        restart_s: Seconds between the checkpoints from which the run went on and its going on; no part of the others.
         memory: None in the virtual world, where all workers share one process, and where no step was measured.
         utilisation: None in the virtual world, and of a run that was over too soon.
         staleness: Staleness of the gradients of its own stage, in a grid; None where workers have no updates of their
@@ -209,6 +212,9 @@ class WorkerTimes:
     steps: int
     samples: int
     peak_memory_bytes: int
+    lost_s: float = 0.0
+    checkpoint_s: float = 0.0
+    restart_s: float = 0.0
     memory: MemorySplit | None = None
     utilisation: Utilisation | None = None
     staleness: Staleness | None = None
@@ -283,12 +289,18 @@ class RunResult:
     losses: tuple[LossPoint, ...] = ()
     environment: Environment | None = None
 
+    @property
+    def training_s(self) -> float:
+        """Training time in the seconds of its own world."""
+        return self.wall_s if self.virtual_s is None else self.virtual_s
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary of JSON values (NaN and infinities become None: JSON has none)."""
         values: dict[str, Any] = to_json(self, not_finite=lambda _: None)
         for worker in values["workers"]:
-            for name in ("memory", "utilisation", "staleness"):  # left out where they were not measured
-                if worker[name] is None:
+            # left out where they were not measured, or there were none
+            for name in ("lost_s", "checkpoint_s", "restart_s", "memory", "utilisation", "staleness"):
+                if not worker[name]:
                     del worker[name]
         return values
 

@@ -57,6 +57,9 @@ class Report:
         memory: Its memory at the peak so far. If it is unknown, the message's text does not have it.
         utilisation: Resources that it has used so far; likewise.
         within: Joint activity with the others now, or the metric's function in it; likewise where it does nothing so.
+        lost_s: Seconds of its computing that came to nothing. Of none, the message's text does not have it; likewise
+        checkpoint_s: those in which it copied what a checkpoint has, and
+        restart_s: seconds between the checkpoints from which the run went on and its going on.
     """
 
     clock: int = 0
@@ -79,6 +82,9 @@ class Report:
     memory: MemorySplit | UnsetType = UNSET
     utilisation: Utilisation | UnsetType = UNSET
     within: Within | UnsetType = UNSET
+    lost_s: float | UnsetType = UNSET
+    checkpoint_s: float | UnsetType = UNSET
+    restart_s: float | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

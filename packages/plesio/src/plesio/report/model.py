@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from plesio.core.results import Environment, RunResult, Staleness
 from plesio.report.curves import Curve
+from plesio.report.goodput import MeasuredGoodput
 from plesio.report.metric import Metric
 from plesio.report.statistics import Difference, Ratio, Spread
 
@@ -103,6 +104,7 @@ class PolicySummary:
             order, and empty where nothing was measured.
         cpu: Processor cores that a worker's process used, mean over workers and seeds.
         stage_staleness: Of a grid, that of each stage's gradients, all groups and seeds together.
+        goodput: The division of what all workers could have computed, all seeds together.
         contrast: None for the baseline itself, and where one of the two has no finished run.
     """
 
@@ -131,6 +133,7 @@ class PolicySummary:
     memory: dict[str, float] = field(default_factory=dict)
     cpu: float | None = None
     stage_staleness: tuple[Staleness, ...] = ()
+    goodput: MeasuredGoodput | None = None
     contrast: Contrast | None = None
 
 

@@ -23,6 +23,7 @@ from plesio.report.document import (
     section,
 )
 from plesio.report.explanation import decision_sentences
+from plesio.report.goodput import goodput_table
 from plesio.report.grid_stages import RunStages, grid_charts, grid_tables
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, PolicySummary
@@ -32,7 +33,6 @@ from plesio.report.page_frame import render_document
 from plesio.report.resource_charts import RunUtilisation, resource_charts
 from plesio.report.sentences import p_text, policy_sentence, ratio_text, seeds_text
 from plesio.report.statistics import Difference, Ratio
-from plesio.report.summarise import training_s
 from plesio.report.timelines import Window
 
 __all__ = ["TraceLink", "render_page"]
@@ -89,6 +89,7 @@ def render_page(
         alerts=alerts,
         sections=[
             section("The comparison", *_overview(comparison, colours), slug="comparison"),
+            _goodput(comparison, colours),
             section("In words", Items(items=sentences), slug="in-words"),
             _advice(operations, colours),
             pictures(charts),
@@ -123,6 +124,20 @@ def _facts(comparison: Comparison) -> str:
     if comparison.target is not None:
         facts.append(f"target: {comparison.metric.name} {comparison.metric.text(comparison.target)}")
     return " · ".join(facts)
+
+
+def _goodput(comparison: Comparison, colours: Mapping[str, str]) -> PageSection | None:
+    """Divide what all workers could have computed; None where no worker recorded anything."""
+    table = goodput_table({one.policy: one.goodput for one in comparison.policies})
+    named = [colours[row[0]] for row in table.rows]
+    if not named:
+        return None
+    note = TextLine(
+        "Goodput is the share of what all workers could have computed in the training time that went into samples "
+        "which count; the shares of a row add up to 100 %. All finished seeds together.",
+        "note",
+    )
+    return section(table.title, StyledTable(table=table, colours=named), note, slug="goodput")
 
 
 def _advice(operations: Sequence[Operation], colours: Mapping[str, str]) -> PageSection | None:
@@ -233,7 +248,7 @@ def _run_cells(run: RunResult, *, metric: Metric) -> Iterable[str]:
     num_refused = sum(sum(reasons.values()) for reasons in refused)
     peak_bytes = max((worker.peak_memory_bytes for worker in run.workers), default=0)
     yield run.status
-    yield format_seconds(training_s(run))
+    yield format_seconds(run.training_s)
     yield f"{run.steps:,}"
     yield f"{run.samples:,}"
     yield _NONE if run.final_metric is None else metric.text(run.final_metric)

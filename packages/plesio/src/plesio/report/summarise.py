@@ -10,22 +10,18 @@ from plesio.core.errors import DataError
 from plesio.core.results import RunResult, Staleness, Utilisation
 from plesio.policies.grid import GridSetting, is_grid
 from plesio.report.curves import Curve, mean_by_index, mean_on_shared_range
+from plesio.report.goodput import goodput_of
 from plesio.report.metric import Metric
 from plesio.report.model import MEMORY_PARTS, Comparison, Contrast, PolicySummary, TargetTimes, WorkerMeans
 from plesio.report.statistics import Spread, difference_of, ratio_of
 
-__all__ = ["BASELINE", "compare_runs", "final_metrics", "training_s"]
+__all__ = ["BASELINE", "compare_runs", "final_metrics"]
 
 BASELINE = "bsp"
 """The policy that others are held against, where it was run; else the first one is."""
 
 _LOSS_POINTS = 200
 _LOSS_WINDOW = 9
-
-
-def training_s(run: RunResult) -> float:
-    """Return the run's training time in its own world's seconds."""
-    return run.wall_s if run.virtual_s is None else run.virtual_s
 
 
 def compare_runs(runs: Sequence[RunResult]) -> Comparison:
@@ -84,8 +80,8 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         policy=policy,
         seeds=seeds,
         unfinished=tuple((run.seed, run.status, run.error) for run in runs if run.status != "finished"),
-        time_s=_per_seed(finished, training_s),
-        samples_per_s=_per_seed(finished, lambda run: run.samples / training_s(run) if training_s(run) > 0 else None),
+        time_s=_per_seed(finished, lambda run: run.training_s),
+        samples_per_s=_per_seed(finished, lambda run: run.samples / run.training_s if run.training_s > 0 else None),
         final_metric=final_metrics(finished),
         to_target=_target_times(evaluated),
         num_evaluated=len(evaluated),
@@ -105,6 +101,7 @@ def _summarise(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
         metric_mean=mean_by_index([curve for curve in metric_curves if curve.x]),
         memory=_memory_parts(finished),
         cpu=_mean_of(used.cpu.mean for used in _utilisations(finished)),
+        goodput=goodput_of(finished),
         loss_mean=mean_on_shared_range(loss_curves, num_points=_LOSS_POINTS, window=_LOSS_WINDOW),
     )
 

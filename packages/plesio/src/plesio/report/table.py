@@ -12,6 +12,7 @@ from plesio.core.charts import Table
 from plesio.core.records import to_json
 from plesio.core.units import format_bytes
 from plesio.report.charts import TerminalTable, plain_table
+from plesio.report.goodput import goodput_table
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.operation import Operation
 from plesio.report.operation_advice import operations_advice
@@ -26,7 +27,9 @@ _NONE = "–"
 def render_comparison(comparison: Comparison, *, operations: Sequence[Operation] = ()) -> RenderableType:
     texts = [policy_sentence(summary, comparison=comparison) for summary in comparison.policies]
     texts += [f"{policy}: {text}" for policy, found in operations_advice(operations).items() for text in found]
-    return Group(comparison_table(comparison), *(Padding(Text(text), (1, 0, 0, 0)) for text in texts))
+    shares = goodput_table({one.policy: one.goodput for one in comparison.policies})
+    divided = (Text(), plain_table(shares, num_texts=3)) if shares.rows else ()
+    return Group(comparison_table(comparison), *divided, *(Padding(Text(text), (1, 0, 0, 0)) for text in texts))
 
 
 def comparison_values(comparison: Comparison) -> dict[str, Any]:

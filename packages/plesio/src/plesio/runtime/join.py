@@ -205,7 +205,7 @@ class _Run:
         return ResumedCheckpoint.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
 
     def _checkpoints(
-        self, meter: Meter, *, resumed: ResumedCheckpoint | None, rank: int, num_workers: int
+        self, timeline: WorkerTimeline, *, resumed: ResumedCheckpoint | None, rank: int, num_workers: int
     ) -> WorkerCheckpoints | None:
         if self.setting is None:
             return None
@@ -217,7 +217,7 @@ class _Run:
             seed=self.options.info.seed,
             rank=rank,
             num_workers=num_workers,
-            meter=meter,
+            timeline=timeline,
         )
 
     def alone(self) -> Session:
@@ -229,7 +229,7 @@ class _Run:
         snapshots = SnapshotTaker(self.options.snapshot_every)
         exchange = LocalExchange(self.replica, timeline=timeline, snapshots=snapshots)
         steps = StepClock()
-        checkpoints = self._checkpoints(meter, resumed=self._resumed(rank=0), rank=0, num_workers=1)
+        checkpoints = self._checkpoints(timeline, resumed=self._resumed(rank=0), rank=0, num_workers=1)
         sharing: Sharing = InRounds(rounds=world.rounds, group=None)
         if checkpoints is not None:
             steps.go_on_from(checkpoints.saving.clock)
@@ -289,7 +289,7 @@ class _Run:
             undo.callback(timeline.trace.close)
             if choice is not None:
                 _enter(choice, timeline, rank=rank)
-            checkpoints = self._checkpoints(timeline.meter, resumed=resumed, rank=rank, num_workers=place.num_workers)
+            checkpoints = self._checkpoints(timeline, resumed=resumed, rank=rank, num_workers=place.num_workers)
             if checkpoints is not None:
                 undo.callback(checkpoints.saver.close, failed=True)
             world = DistributedWorld(

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.errors import ConfigError, DataError
+from plesio.core.results import WorkerTimes
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.join_options import JoinOptions
-from runtime.checkpoint_programs import checkpoints, model_of, optimizer_of, train
+from runtime.checkpoint_programs import checkpoints, data, model_of, optimizer_of, train
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +129,19 @@ def test_a_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     done = train(policy="bsp", folder=str(tmp_path), every="100 steps")
     assert checkpoints(tmp_path) == []
     assert any("could not be written" in line and "No space left" in line for line in done["fallbacks"])
+
+
+def test_a_run_records_how_long_checkpoints_took_and_how_long_it_was_away(tmp_path: Path):
+    def times() -> WorkerTimes:
+        model = model_of()
+        with plesio.join(model, optimizer_of(model, "sgd"), checkpoint=tmp_path, every="10 steps") as session:
+            for x, index in session.shard(DataLoader(data(), batch_size=5)):
+                torch.nn.functional.cross_entropy(model(x), index % 2).backward()
+                session.step()
+        return session.report().workers[0]
+
+    first, again = times(), times()
+    assert 0 < first.checkpoint_s < first.compute_s
+    assert first.restart_s == 0
+    assert again.restart_s > 0
+    assert again.checkpoint_s >= first.checkpoint_s / 2

@@ -13,7 +13,7 @@ from plesio.runtime.checkpoints.trained_with import check_plain, records
 from plesio.runtime.checkpoints.worker import set_random_states
 from plesio.runtime.checkpoints.writing import Writer
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.meter import Meter
+from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.registered import Registered
@@ -49,7 +49,7 @@ class WorkerCheckpoints:
         seed: int,
         rank: int,
         num_workers: int,
-        meter: Meter,
+        timeline: WorkerTimeline,
     ) -> "WorkerCheckpoints":
         """Give the replica the parameters and the optimizer state of the checkpoint to go on from, if there is one.
 
@@ -60,6 +60,7 @@ class WorkerCheckpoints:
             DataError: The checkpoint is of another model or optimizer.
         """
         check_plain(replica)
+        meter = timeline.meter
         workers = tuple(range(num_workers))
         saver = CheckpointSaver(
             writer=Writer.of(setting, rank=rank, warn=meter.warn, callbacks=meter.callbacks),
@@ -82,7 +83,8 @@ class WorkerCheckpoints:
         if resumed is None:
             return cls(saver=saver, saving=Saving(every_s=every_s, every_steps=every_steps))
         manifest = resumed.manifest
-        meter.go_on_from(resumed.report(rank))
+        # a simulation begins at 0, which is before any checkpoint
+        meter.go_on_from(resumed.report(rank), after_s=max(0.0, timeline.clock.unix_s() - manifest.created_unix_s))
         pages = tuple(ServerState.pages(text))
         saving = Saving(
             every_s=every_s,

@@ -47,14 +47,16 @@ class CheckpointSaver:
         """Prepare to take a checkpoint here; see `plesio.runtime.worker.registered.Keeper`."""
         self._pending = _Pending(point, server_state() if self.writer.rank == point.workers[0] else None)
 
-    def take(self) -> None:
+    def take(self) -> bool:
         """Take the checkpoint that is to be taken, if there is one: copy all, and write it behind training.
+
+        Returns whether there was one.
 
         Called between two steps, when the program has done all that belongs to the one before (stepped its scheduler)
         and has drawn nothing for the next.
         """
         if self._pending is None:
-            return
+            return False
         pending, self._pending = self._pending, None
         self._compare_registered()
         self.writer.wait()  # else copies would come faster than the disk takes them
@@ -64,6 +66,7 @@ class CheckpointSaver:
             point = pending.point
             part = CheckpointPart(clock=point.clock, workers=point.workers, failure=error)
         self.writer.write(part)
+        return True
 
     def _copied(self, point: QuiescentPoint, server_state: ServerState | None) -> CheckpointPart:
         check_plain(self.replica)

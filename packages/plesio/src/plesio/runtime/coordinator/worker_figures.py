@@ -107,6 +107,9 @@ class WorkerFigures:
             steps=report.steps,
             samples=report.samples,
             peak_memory_bytes=report.peak_memory_bytes,
+            lost_s=report.lost_s or 0.0,
+            checkpoint_s=report.checkpoint_s or 0.0,
+            restart_s=report.restart_s or 0.0,
             memory=report.memory or None,
             utilisation=report.utilisation or None,
         )

@@ -1,6 +1,7 @@
 """The time between two steps of a loop: a batch is fetched, and the session does what is due."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -38,7 +39,7 @@ class BetweenSteps:
         self._steps = steps
         self._changes = replica.changes
         self.has_gradients = replica.has_gradients
-        self._checkpoint = None if saver is None else saver.take
+        self._checkpoint = None if saver is None else partial(times.save, saver.take)
         self.policy = policy.spec
         self._unequal = not policy.synchronous and not policy.has_collectives
         """True if workers may have unequally many batches, and no collective is Plesio's own."""

@@ -49,7 +49,19 @@ class History:
 
 _log = logging.getLogger(__name__)
 
-_TOTALS = ("clock", "steps", "samples", "elapsed_s", "compute_s", "wait_s", "communicate_s", "peak_memory_bytes")
+_TOTALS = (
+    "clock",
+    "steps",
+    "samples",
+    "elapsed_s",
+    "compute_s",
+    "wait_s",
+    "communicate_s",
+    "peak_memory_bytes",
+    "lost_s",
+    "checkpoint_s",
+    "restart_s",
+)
 
 
 MOST_NEWS = 4096
@@ -146,15 +158,29 @@ class Meter:
 
     def refuse(self, reason: str, *, num_returned: int = 0) -> None:
         """Count a refused update of this worker; samples that are given back are not trained on."""
-        self.totals.samples -= num_returned
-        self.totals.refused[reason] = self.totals.refused.get(reason, 0) + 1
+        totals = self.totals
+        num_steps = max(1.0, num_returned * totals.steps / max(1, totals.samples))
+        self.lose(num_steps * totals.compute_s / max(1, totals.steps))
+        totals.samples -= num_returned
+        totals.refused[reason] = totals.refused.get(reason, 0) + 1
 
-    def go_on_from(self, report: Report) -> None:
+    def lose(self, computed_s: float) -> None:
+        """Count computing that came to nothing."""
+        self.totals.lost_s = (self.totals.lost_s or 0.0) + computed_s
+
+    def saved(self, duration_s: float) -> None:
+        """Count computing that copied what a checkpoint has."""
+        self.totals.checkpoint_s = (self.totals.checkpoint_s or 0.0) + duration_s
+
+    def go_on_from(self, report: Report, *, after_s: float = 0.0) -> None:
+        """Go on from the figures of a checkpoint, ``after_s`` seconds after it was taken."""
         sent = self._bytes_sent
         for name in _TOTALS:
             setattr(self.totals, name, getattr(report, name))
         self._bytes_sent = lambda: dict(Counter(report.bytes_sent) + Counter(sent()))
         self.totals.refused = dict(report.refused)
+        if after_s > 0:
+            self.totals.restart_s = (self.totals.restart_s or 0.0) + after_s
 
     def so_far(self) -> Report:
         report = Report(**{name: getattr(self.totals, name) for name in _TOTALS})

@@ -177,8 +177,8 @@ class Keeper(Protocol):
 
     def register(self, name: str, one: Stateful) -> None: ...
 
-    def take(self) -> None:
-        """Take the checkpoint that is due, if one is; called between two steps."""
+    def take(self) -> bool:
+        """Take the checkpoint that is due, if one is, and return whether one was; called between two steps."""
         ...
 
     def close(self, *, failed: bool = False) -> None:

@@ -192,7 +192,7 @@ class Session:
     def _step(self, loss: torch.Tensor | float | None, samples: int | None) -> StepProgress | None:
         meter = self._timeline.meter
         if self._saver is not None:
-            self._saver.take()
+            self._times.save(self._saver.take)
             why = "no checkpoint has its state and a resumed run would begin it anew"
             self._schedules.warn_unless_kept(self._registered, why=why, warn=meter.warn)
         self._replica.check_as_joined()
@@ -310,7 +310,7 @@ class Session:
             self._one_replica.close()
         with self._replica.changes:
             if self._saver is not None:
-                self._saver.take()
+                self._times.save(self._saver.take)
             self._times.leave()
             if line := self._loops.without_step(none=self.clock == self._began and not self._past.samples):
                 self._timeline.meter.warn(line)

@@ -6,7 +6,7 @@ complete (exchanging begins). The training clock stands still where the worker d
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from plesio.core.clock import TrainingClock
 from plesio.runtime.worker.meter import WorkerTimeline
@@ -54,7 +54,7 @@ class StepTimes:
         self._now_s = timeline.now_s
         self._training = TrainingClock(timeline.clock, already_s=already_s)
         self._marked_s: float | None = None
-        self._began_s = self._entered_s = self._exchanged_s = 0.0
+        self._began_s = self._entered_s = self._exchanged_s = self._computed_s = 0.0
 
     @property
     def elapsed_s(self) -> float:
@@ -85,11 +85,19 @@ class StepTimes:
         if self._pacer is not None:
             self._pacer.pace(clock, started_s=began_s + (entered_s - ready_s), relative_size=rounds.relative_size)
             timeline.compute(entered_s, self._now_s(), clock=clock)
+        self._computed_s = (ready_s - began_s) + (self._now_s() - entered_s)
         self._entered_s, self._exchanged_s = self._now_s(), timeline.exchanged_s
 
     def repeat(self) -> None:
         """Begin computing again: the step does not count."""
+        self._timeline.meter.lose(self._computed_s)
         self._marked_s = self._now_s()
+
+    def save(self, take: Callable[[], bool]) -> None:
+        """Take the checkpoint that is due, if one is, and record how long that took."""
+        begun_s = self._now_s()
+        if take():
+            self._timeline.meter.saved(self._now_s() - begun_s)
 
     def stepped(self, clock: int, *, samples: int, loss: float | None) -> None:
         timeline, ended_s = self._timeline, self._now_s()
