@@ -5,13 +5,16 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from plesio.core.results import read_results
 from plesio.policies import Policy
+from support.frameworks import RAY_QUIET
 from support.schedules.machine_laws import Laws, random_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -19,8 +22,8 @@ DEADLINE_S = 100.0
 TRAIN_SAMPLES = 1797 - 360
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def run(*command: str, limit_s: float = DEADLINE_S) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -125,6 +128,20 @@ def test_lightning_with_two_workers():
     output = by_two("lightning_digits.py", "--devices", "2", "--policy", "ssp:4", "--epochs", "3")
     assert "after 69 steps" in output, output
     assert accuracies(output)[-1] > 0.8, output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ray_with_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "plesio[ray]"')
+    with tempfile.TemporaryDirectory(prefix="ray-") as home:  # the paths of sockets must be short
+        for name, value in {**RAY_QUIET, "RAY_TMPDIR": home}.items():
+            monkeypatch.setenv(name, value)
+        options = ["--policy", "ssp:4", "--epochs", "2", "--storage", str(tmp_path)]
+        output = run(sys.executable, str(EXAMPLES / "ray_digits.py"), *options, limit_s=280.0)
+    assert accuracies(output)[-1] > 0.8, output
+    state = torch.load(output.split()[-1] + "/model.pt", weights_only=True)
+    assert state["0.weight"].shape == (64, 64)
 
 
 def test_a_task_of_ones_own(example: Example):

@@ -18,18 +18,11 @@ import pytest
 import plesio
 from plesio.core.errors import PolicySpecError
 from plesio.runtime.worker.environment import WorkerPlace
+from support.frameworks import RAY_QUIET
 
 PROGRAM = Path(__file__).with_name("ray_programs.py")
 LIMIT_S = 600.0
 EPOCHS, SAMPLES = 6, 240
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # it would write a token into the user's home
-    "RAY_worker_niceness": "0",  # at Ray's own 15 workers starve beside other tests
-    "RAY_enable_worker_prestart": "0",
-    "RAY_prestart_worker_first_driver": "0",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tempfile.TemporaryDirectory(prefix="ray-") as home:  # the paths of sockets must be short
         ended = subprocess.run(
             [sys.executable, str(PROGRAM), str(folder)],
-            env={**os.environ, **QUIET, "RAY_TMPDIR": home},
+            env={**os.environ, **RAY_QUIET, "RAY_TMPDIR": home},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

@@ -7,11 +7,20 @@ import pytest
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["LIMIT_S", "POLICIES", "is_one_model", "lines_of"]
+__all__ = ["LIMIT_S", "POLICIES", "RAY_QUIET", "is_one_model", "lines_of"]
 
 POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
 LIMIT_S = 280.0
 """A worker imports the framework: half a minute on a busy machine."""
+RAY_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # it would write a token into the user's home
+    "RAY_worker_niceness": "0",  # at Ray's own 15 workers starve beside other tests
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "OMP_NUM_THREADS": "1",
+}
+"""Variables of a Ray cluster in a test."""
 
 
 def is_one_model(found: list[dict[str, Any]]) -> None:
