@@ -7,6 +7,7 @@ from functools import cache, partial
 
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
+from plesio.cost.collectives import gloo_framing_bytes
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.link_changes import seconds_through_changes
 from plesio.cost.placement import all_reduce_on, broadcast_on, bucket_all_reduce_on
@@ -153,10 +154,12 @@ class Deployment:
         return self.cluster.host_of(rank % self.num_workers)
 
     def count_collective(self, ranks: Sequence[int], rank: int, operation: str, num_bytes: int) -> int:
-        """Return the bytes that ``rank`` sends on in the ring of ``ranks`` for a collective of ``num_bytes``."""
+        """Return the bytes that ``rank`` sends on in the ring of ``ranks`` for a collective, with the library's own."""
         size = len(ranks)
         rounds = 2 * (size - 1) / size if operation == "all_reduce" else (size - 1) / size
-        sent = round(rounds * num_bytes)
+        gloo = self.cluster.library == "gloo"
+        own = gloo_framing_bytes(num_bytes, num_ranks=size, collective=operation) if gloo else 0.0
+        sent = round(rounds * num_bytes + own)
         hosts = (self.host_of(rank), self.host_of(ranks[(ranks.index(rank) + 1) % size]))
         if self.cluster.rack_of_host(hosts[0]) != self.cluster.rack_of_host(hosts[1]):
             self.fabric.cross_rack_bytes += sent
