@@ -118,6 +118,17 @@ def test_accelerate_with_two_workers():
     assert accuracies(output)[-1] > 0.8, output
 
 
+def test_accelerate_in_virtual_time_is_refused_in_one_line(tmp_path: Path):
+    simulate = (sys.executable, "-m", "plesio", "simulate", str(EXAMPLES / "accelerate_digits.py"), "--workers", "2")
+    done = subprocess.run(
+        [*simulate, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    _, line = done.stderr.splitlines()
+    assert line.startswith("plesio: error: Accelerate has one state in a process, and virtual workers are in one: run")
+    assert not any(tmp_path.iterdir())
+
+
 def test_transformers_with_two_workers():
     output = by_two("transformers_bytes.py", "--policy", "local_sgd:4", "--epochs", "0.5")
     (perplexity,) = re.findall(r"perplexity per byte ([0-9.]+)", output)

@@ -18,6 +18,7 @@ from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
+from plesio.runtime.worker.job_handle import ambient
 from plesio.runtime.worker.loops import num_samples
 from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.session import Session
@@ -32,8 +33,14 @@ def checked_policy(policy: Policy | str, *, framework: str) -> Policy:
     """Return the policy, if a worker of ``framework`` can train under it.
 
     Raises:
-        ConfigError: It cannot, or this worker joins a job that is running.
+        ConfigError: It cannot, or this worker joins a job that is running, or is a virtual one.
     """
+    around = ambient()
+    if around is not None and around.job is not None:
+        raise ConfigError(
+            f"{framework} has one state in a process, and virtual workers are in one: run the script on processes, by "
+            "plesio run, or plesio compare --world process"
+        )
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if chosen.shards:
         raise ConfigError(
