@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -229,6 +230,25 @@ def test_a_script_that_fails_later_is_a_failed_run(
     assert all(run.final_metric is not None for run in runs)
 
 
+def test_a_run_that_failed_goes_on_from_its_checkpoint(
+    write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flag = tmp_path / "flag"
+    flag.touch()
+    step = f'print("clock", session.clock); session.clock == 3 and pathlib.Path("{flag}").exists() and sys.exit(3)'
+    line = virtual(write(begin="import pathlib", step=step), tmp_path / "out", policies="ssp:1")
+    line += ["--checkpoint", str(tmp_path / "checkpoints"), "--every", "2 steps"]
+    assert invoke(line) == 1
+    assert [path.name for path in tmp_path.glob("checkpoints/*/*")] == ["step-00000002"]
+    flag.unlink()
+    assert invoke([*line, "--resume"]) == 0
+    (run,) = read_results(tmp_path / "out" / "results.json")
+    assert (run.status, run.samples) == ("finished", 64)
+    output = (tmp_path / "out" / "runs" / "ssp-1-seed0" / "output.txt").read_text()
+    assert re.findall(r"clock (\d)", output)[0] == "3"
+    assert "PLESIO_CHECKPOINT" not in os.environ
+
+
 def test_a_policy_that_refuses_the_script_leaves_the_others(
     write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -243,8 +263,8 @@ def test_a_policy_that_refuses_the_script_leaves_the_others(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--checkpoint ck", "--checkpoint is for a recipe"),
-        ("--every 1s", "--every is for a recipe"),
+        ("--every 1s", "--checkpoint is missing"),
+        ("--checkpoint ck --every soon", '--every: checkpoints every "soon"'),
         ("--cluster 4x1gbe --world process", "--cluster 4x1gbe: real workers are on this machine"),
         ("--workers 0", "--workers is 0; write 1 or more"),
         ("--policies bps", '--policies: unknown policy "bps"'),

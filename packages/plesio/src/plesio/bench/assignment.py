@@ -10,9 +10,10 @@ import torch
 
 from plesio.bench.recipe import Recipe
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.tasks.task import Task
 
-__all__ = ["Assignment", "checkpoints_of", "info_of", "seed_streams"]
+__all__ = ["Assignment", "checkpoint_variables", "checkpoints_of", "info_of", "seed_streams"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +59,9 @@ def checkpoints_of(recipe: Recipe, assignment: Assignment) -> dict[str, Any]:
         return {}
     told = recipe.checkpoint.model_dump()
     return {"checkpoint": told.pop("folder") / assignment.folder.name, **told}
+
+
+def checkpoint_variables(recipe: Recipe, assignment: Assignment) -> dict[str, str]:
+    """Return the environment variables by which the sessions of a script have these checkpoints."""
+    told = checkpoints_of(recipe, assignment)
+    return CheckpointSetting(folder=told.pop("checkpoint"), **told).environment() if told else {}

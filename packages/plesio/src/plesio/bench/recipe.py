@@ -199,8 +199,6 @@ class Recipe(RecipeSection):
                 raise ValueError(f"run: {key} is for a task; the script {script} says it itself")
         if self.task.batch_size is not None or self.task.options:
             raise ValueError(f"task: batch_size and options are for a task; write arguments for the script {script}")
-        if self.checkpoint is not None:
-            raise ValueError(f"checkpoint: no run of a script is resumed by a comparison; leave it out for {script}")
         return self
 
     @model_validator(mode="after")

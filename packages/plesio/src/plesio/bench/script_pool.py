@@ -4,11 +4,11 @@ import contextlib
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plesio.bench.assignment import Assignment
+from plesio.bench.assignment import Assignment, checkpoint_variables
 from plesio.bench.recipe import Recipe
 from plesio.bench.script_run import ScriptEnding, ScriptRun, compiled
 from plesio.bench.script_worker import front_of
@@ -66,7 +66,8 @@ class ScriptPool:
             if figures is not None:
                 on_figures(figures)
 
-        program = Program(run.script, run.arguments, os.environ, front=front_of(run))
+        environment = {**os.environ, **checkpoint_variables(self._recipe, assignment)}
+        program = Program(run.script, run.arguments, environment, front=front_of(run))
         try:
             with (run.folder / OUTPUT_NAME).open("wb") as output:
                 outcome, _ = host_job(
@@ -155,7 +156,7 @@ class VirtualScriptPool:
             name=run.name,
         )
         errors, runs = dict[int, BaseException](), tuple[RunResult, ...]()
-        with _output_in(run.folder / OUTPUT_NAME):
+        with _output_in(run.folder / OUTPUT_NAME), _in_environment(checkpoint_variables(self._recipe, assignment)):
             try:
                 simulation = script.simulated(
                     run.policy, seed=run.seed, trace=run.folder, on_progress=look, on_chosen=chosen.append
@@ -194,6 +195,21 @@ def _output_in(path: Path) -> Iterator[None]:
     """Have what this process prints in a file."""
     with path.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
         yield
+
+
+@contextlib.contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in this process's environment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _is_refusal(error: BaseException) -> bool:

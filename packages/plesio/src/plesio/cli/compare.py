@@ -48,6 +48,7 @@ Examples:
   plesio compare recipes/demo.toml --out runs/testbed --world testbed --cluster 4x1gbe
   plesio compare train.py --policies bsp,adaptive --workers 4 --seeds 0,1
   plesio compare train.py --policies bsp,ssp:4 --workers 4 --seeds 0,1 -- --lr 0.1 --seed {seed}
+  plesio compare train.py --workers 4 --checkpoint runs/checkpoints --every "1 min"
   plesio compare train.py --world virtual --workers 16 --cluster 16x1gbe --step-time "50 ms"
 \b
 A script calls plesio.join; what follows -- is its own, and {seed} in it the run's seed.
@@ -205,7 +206,7 @@ def load(
     Raises:
         ConfigError: The file or an option cannot be used.
     """
-    from plesio.bench.recipe import FLAGS, load_recipe, names_script
+    from plesio.bench.recipe import load_recipe, names_script
     from plesio.cli.recipe_options import checkpoint_table
 
     if policies is None and "policies" in given:
@@ -213,11 +214,16 @@ def load(
     seeds = split_seeds(given["seeds"]) if "seeds" in given else None
     checkpoint = checkpoint_table(given)
     if names_script(str(what)):
-        if checkpoint:
-            option = FLAGS.get(key := next(iter(checkpoint)), f"--{key}")
-            raise ConfigError(f"{option} is for a recipe; no run of a script goes on from a checkpoint")
         return script_recipe(
-            what, arguments, given, policies=policies, seeds=seeds, slow=slow, step_time=step_time, where=command
+            what,
+            arguments,
+            given,
+            policies=policies,
+            seeds=seeds,
+            slow=slow,
+            step_time=step_time,
+            checkpoint=checkpoint,
+            where=command,
         )
     if arguments:
         raise ConfigError(f"{' '.join(arguments)}: only a script has arguments of its own; {what} is a recipe")

@@ -62,6 +62,7 @@ def script_recipe(
     seeds: Sequence[int] | None,
     slow: Sequence[str] | None,
     step_time: str | None,
+    checkpoint: Mapping[str, Any] | None = None,
     where: str,
 ) -> "Recipe":
     """Make the recipe of a script.
@@ -74,6 +75,7 @@ def script_recipe(
         seeds: Its seeds; None is one.
         slow: Workers of another speed.
         step_time: Duration of a step where none is given.
+        checkpoint: Keys of ``[checkpoint]``; None and none are no checkpoints.
         where: The command.
 
     Raises:
@@ -92,7 +94,12 @@ def script_recipe(
     if step_time is not None:
         workers.setdefault("step_time", step_time_table(step_time))
     run = {"policies": chosen, "target": given.get("target"), **({} if seeds is None else {"seeds": list(seeds)})}
-    table = {"task": {"name": str(script), "arguments": list(arguments)}, "run": run, "workers": workers}
-    keys = [*(("run", key) for key in run), *(("workers", key) for key in workers)]
+    table = {
+        "task": {"name": str(script), "arguments": list(arguments)},
+        "run": run,
+        "workers": workers,
+        **({"checkpoint": checkpoint} if checkpoint else {}),
+    }
+    keys = [(name, key) for name in ("run", "workers", "checkpoint") for key in table.get(name, ())]
     flags: dict[tuple[str, ...], str] = {place: FLAGS.get(place[1], f"--{place[1]}") for place in keys}
     return make_recipe(table, folder=Path.cwd(), where=where, flags=flags)
