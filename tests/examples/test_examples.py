@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,8 @@ def test_lightning_with_two_workers():
 @pytest.mark.slow
 @pytest.mark.timeout(620)
 def test_ray_with_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "plesio[ray]"')
+    if find_spec("ray") is None:
+        pytest.skip('Ray is not installed: pip install "plesio[ray]"')
     with tempfile.TemporaryDirectory(prefix="ray-") as home:  # the paths of sockets must be short
         for name, value in {**RAY_QUIET, "RAY_TMPDIR": home}.items():
             monkeypatch.setenv(name, value)

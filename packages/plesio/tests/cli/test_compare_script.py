@@ -239,7 +239,7 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint(
     line = virtual(write(begin="import pathlib", step=step), tmp_path / "out", policies="ssp:1")
     line += ["--checkpoint", str(tmp_path / "checkpoints"), "--every", "2 steps"]
     assert invoke(line) == 1
-    assert [path.name for path in tmp_path.glob("checkpoints/*/*")] == ["step-00000002"]
+    assert [path.name for path in tmp_path.glob("checkpoints/ssp-1-seed0/step-*")] == ["step-00000002"]
     flag.unlink()
     assert invoke([*line, "--resume"]) == 0
     (run,) = read_results(tmp_path / "out" / "results.json")
@@ -263,7 +263,7 @@ def test_a_policy_that_refuses_the_script_leaves_the_others(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--every 1s", "--checkpoint is missing"),
+        ("--every 1s", "--every is about checkpoints; add --checkpoint DIR"),
         ("--checkpoint ck --every soon", '--every: checkpoints every "soon"'),
         ("--cluster 4x1gbe --world process", "--cluster 4x1gbe: real workers are on this machine"),
         ("--workers 0", "--workers is 0; write 1 or more"),

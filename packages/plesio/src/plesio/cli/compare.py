@@ -214,6 +214,8 @@ def load(
     seeds = split_seeds(given["seeds"]) if "seeds" in given else None
     checkpoint = checkpoint_table(given)
     if names_script(str(what)):
+        if checkpoint and "folder" not in checkpoint:
+            raise ConfigError(f"--{next(iter(checkpoint))} is about checkpoints; add --checkpoint DIR")
         return script_recipe(
             what,
             arguments,

@@ -94,7 +94,7 @@ def script_recipe(
     if step_time is not None:
         workers.setdefault("step_time", step_time_table(step_time))
     run = {"policies": chosen, "target": given.get("target"), **({} if seeds is None else {"seeds": list(seeds)})}
-    table = {
+    table: dict[str, Any] = {
         "task": {"name": str(script), "arguments": list(arguments)},
         "run": run,
         "workers": workers,
