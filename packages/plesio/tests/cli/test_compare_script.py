@@ -175,7 +175,7 @@ def test_the_seed_is_an_argument_where_the_script_takes_it(
         ({"begin": 'raise ValueError("boom")'}, "fails before its first step: ValueError: boom (line "),
         ({"begin": "sys.exit(3)"}, "train.py ended with status 3 before its first step\n"),
         ({"begin": "sys.exit('no data')"}, "train.py ended with status 1 before its first step: no data\n"),
-        ({"begin": "sys.exit()"}, "never called plesio.join or plesio.grid, so there is nothing to compare"),
+        ({"begin": "sys.exit()"}, "never called plesio.join or plesio.grid, so there is no run to show"),
         ({"begin": "def ("}, "train.py, line 12: invalid syntax"),
     ],
 )
@@ -189,6 +189,24 @@ def test_a_script_that_cannot_be_compared_is_one_clear_line(
     kept = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert kept == [Path("train.py"), *([Path("out/runs/bsp-seed0/output.txt")] if "its output is in" in error else [])]
     assert invoke(virtual(write(), tmp_path / "out")) == 0, "the folder holds nothing of value"
+
+
+@pytest.mark.parametrize(
+    "line", ["compare --world virtual", "simulate", pytest.param("compare --policies asp", marks=pytest.mark.slow)]
+)
+def test_a_script_that_leaves_its_session_open_is_told_to_close_it(
+    line: str, write: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    text = write().read_text()
+    opened = text.replace(
+        "with plesio.join(model, optimizer) as session:", "session = plesio.join(model, optimizer)\nif 1:"
+    )
+    (script := tmp_path / "train.py").write_text(opened)
+    command, *options = line.split()
+    assert invoke([command, str(script), *options, "--workers", "2", "--out", str(tmp_path / "out")]) == 2
+    *_, error = capfd.readouterr().err.splitlines()
+    assert "train.py ends without closing its session, so there is no run to show; write `with plesio.join(" in error
+    assert sorted(tmp_path.iterdir()) == [script]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +393,7 @@ def test_a_script_is_compared_on_processes(
             2,
             "train.py ended with status 2 before its first step: train.py: error: no\n",
         ),
-        ({"begin": "sys.exit()"}, 2, "never called plesio.join or plesio.grid, so there is nothing to compare"),
+        ({"begin": "sys.exit()"}, 2, "never called plesio.join or plesio.grid, so there is no run to show"),
         ({"end": "sys.exit(3)"}, 1, "failed: ended with status 3; its output is in "),
     ],
 )

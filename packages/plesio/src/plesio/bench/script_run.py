@@ -91,20 +91,18 @@ class ScriptEnding:
         """Return the result of the run.
 
         Raises:
-            ConfigError: The script fails before its first step by itself, or takes part in no run.
+            ConfigError: The script fails before its first step by itself, takes part in no run, or leaves one open.
         """
+        none_left = self.result is None or len(self.result.lost_workers) >= run.workers.count
+        if none_left and not (self.own or self.left or self.refused):
+            raise without_result(run, left_open(bool(self.chosen)))
         result, problem = self.result, _told(self.own or self.left or self.refused, num_workers=run.workers.count)
         if result is None or (result.steps == 0 and (self.own or self.left)):
             if self.own:
                 raise ConfigError(f"{run.script} fails before its first step: {problem}; {output_of(run.folder)}")
-            if self.left or not self.refused:
+            if self.left:
                 said = last_line(run.folder / OUTPUT_NAME)
-                shutil.rmtree(run.folder)  # it has nothing else
-                if self.left:
-                    raise ConfigError(f"{run.script} {problem} before its first step{f': {said}' if said else ''}")
-                raise ConfigError(
-                    f"{run.script} never called plesio.join or plesio.grid, so there is nothing to compare"
-                )
+                raise without_result(run, f"{problem} before its first step{f': {said}' if said else ''}")
             result = RunResult(
                 policy=run.policy,
                 task=run.name,
@@ -179,6 +177,22 @@ def _fell(result: RunResult) -> bool:
 
 def output_of(folder: Path) -> str:
     return f"its output is in {folder / OUTPUT_NAME}"
+
+
+def without_result(run: ScriptRun, how: str) -> ConfigError:
+    """Make the error for a script that has ended so, and remove the run's folder, which has nothing of value."""
+    shutil.rmtree(run.folder)
+    return ConfigError(f"{run.script} {how}")
+
+
+def left_open(joined: bool) -> str:
+    """Tell how a script has ended that has no run to show, whether it has joined one or not."""
+    if not joined:
+        return "never called plesio.join or plesio.grid, so there is no run to show"
+    return (
+        "ends without closing its session, so there is no run to show; write `with plesio.join(...) as session:`, or "
+        "session.close() at its end"
+    )
 
 
 def last_line(output: Path) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plesio.bench.recipe_workers import WorkersSection
-from plesio.bench.script_run import as_main, compiled, main_of
+from plesio.bench.script_run import as_main, compiled, left_open, main_of
 from plesio.bench.virtual_pool import machine_of, pacer_of_machine
 from plesio.core.errors import ConfigError, TransportError, WorkerLostError
 from plesio.core.results import RunResult
@@ -66,13 +66,21 @@ class VirtualScript:
             ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``
                 or ``plesio.grid``.
         """
+        chosen: list[Chosen] = []
         simulation = self.simulated(
-            policy, seed=seed, trace=trace, on_progress=on_progress, on_join=on_join, around=around, stop=stop
+            policy,
+            seed=seed,
+            trace=trace,
+            on_progress=on_progress,
+            on_join=on_join,
+            on_chosen=chosen.append,
+            around=around,
+            stop=stop,
         )
         # raises the script's own error, if there was one
         if not simulation.runs:
             simulation.values()
-            raise ConfigError(f"{self.path} never called plesio.join or plesio.grid, so there is nothing to simulate")
+            raise ConfigError(f"{self.path} {left_open(bool(chosen))}")
         return _runs_of(simulation, num_workers=self.workers.count)
 
     def simulated(

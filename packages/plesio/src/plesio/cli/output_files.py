@@ -98,11 +98,13 @@ def prepared_folder(
     try:
         yield
     except Exception:
-        from plesio.bench.setting import SETTING_NAME
+        from plesio.bench.setting import OUTPUT_NAME, SETTING_NAME
 
         if not resume and next(out.rglob("results.json"), None) is None:
-            for setting in (*out.glob(SETTING_NAME), *out.glob(f"*/{SETTING_NAME}")):
-                setting.unlink()
+            own = (path for name in names for path in (out / name).rglob("*") if path.name != OUTPUT_NAME)
+            for path in (*own, *out.glob(SETTING_NAME), *out.glob(f"*/{SETTING_NAME}")):
+                if not path.is_dir():
+                    path.unlink()
             inner = sorted((path for path in out.rglob("*") if path.is_dir()), reverse=True)
             for folder in (*inner, *missing):
                 with suppress(OSError):  # it holds something

@@ -59,7 +59,7 @@ def _cells(summary: PolicySummary, *, comparison: Comparison) -> list[str]:
         f"{len(summary.seeds)}/{len(summary.seeds) + len(summary.unfinished)}",
         _NONE if time is None else f"{time.mean:.1f}" + ("" if time.std is None else f" ± {time.std:.1f}"),
         "1"
-        if summary.policy == comparison.baseline
+        if summary.policy == comparison.baseline and summary.seeds
         else _ratio(None if summary.contrast is None else summary.contrast.speed),
         _NONE if summary.samples_per_s is None else f"{summary.samples_per_s.mean:.0f}",
         _NONE if metric is None else comparison.metric.spread_text(metric),
