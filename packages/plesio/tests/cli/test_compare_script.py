@@ -288,6 +288,7 @@ def test_a_policy_that_refuses_the_script_leaves_the_others(
         ("--policies bps", '--policies: unknown policy "bps"'),
         ("--world testbed", "a testbed needs a cluster"),
         ("--slow 2:0.5 --workers 2", "there is no rank 2"),
+        ("--lr 0.1", "train.py itself come after --; `plesio compare --help`"),
     ],
 )
 def test_an_option_that_a_script_cannot_have_is_refused_and_leaves_the_folder_alone(

@@ -14,6 +14,7 @@ from plesio.bench.script_run import ScriptEnding, ScriptRun, compiled
 from plesio.bench.script_worker import front_of
 from plesio.bench.setting import OUTPUT_NAME
 from plesio.bench.simulate import ScriptStatusError, VirtualScript
+from plesio.bench.virtual_pool import figures_of
 from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.last_words import brief_error
 from plesio.core.results import RunResult, read_results
@@ -25,7 +26,6 @@ from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.supervisor import JobOutcome
 from plesio.runtime.worker.job_handle import Chosen
 from plesio.runtime.worker_output import Outlet
-from plesio.runtime.worlds.virtual import SimulationProgress
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -135,18 +135,6 @@ class VirtualScriptPool:
         _empty(run)
         chosen: list[Chosen] = []
 
-        def look(progress: SimulationProgress) -> None:
-            on_figures(
-                RunFigures(
-                    policy=run.policy,
-                    steps=progress.steps,
-                    samples=progress.samples,
-                    elapsed_s=progress.virtual_s,
-                    loss=progress.loss,
-                    staleness=progress.mean_staleness,
-                )
-            )
-
         script = VirtualScript(
             path=run.script,
             arguments=run.arguments,
@@ -159,7 +147,11 @@ class VirtualScriptPool:
         with _output_in(run.folder / OUTPUT_NAME), _in_environment(checkpoint_variables(self._recipe, assignment)):
             try:
                 simulation = script.simulated(
-                    run.policy, seed=run.seed, trace=run.folder, on_progress=look, on_chosen=chosen.append
+                    run.policy,
+                    seed=run.seed,
+                    trace=run.folder,
+                    on_progress=lambda progress: on_figures(figures_of(progress, policy=run.policy)),
+                    on_chosen=chosen.append,
                 )
                 errors = {rank: one.error for rank, one in simulation.outcomes.items() if one.error is not None}
                 runs = simulation.runs

@@ -21,7 +21,7 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 from plesio.testbed.host import on_hosts_of_testbed
 
-__all__ = ["VirtualPool", "machine_of", "pacer_of_machine"]
+__all__ = ["VirtualPool", "figures_of", "machine_of", "pacer_of_machine"]
 
 
 def machine_of(
@@ -47,6 +47,18 @@ def machine_of(
 def pacer_of_machine(job: VirtualJob, costs: HostCosts) -> Pacer:
     """Return a pacer whose steps take as long as their gradient was measured to take."""
     return Pacer(step_time=Constant(mean_s=costs.gradient_s), seed=0, worker=job.place.rank, clock=job.clock)
+
+
+def figures_of(progress: SimulationProgress, *, policy: str) -> RunFigures:
+    """Return the figures of a run in virtual time, up to now."""
+    return RunFigures(
+        policy=policy,
+        steps=progress.steps,
+        samples=progress.samples,
+        elapsed_s=progress.virtual_s,
+        loss=progress.loss,
+        staleness=progress.mean_staleness,
+    )
 
 
 class VirtualPool:
@@ -102,18 +114,6 @@ class VirtualPool:
             KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
         """
 
-        def look(progress: SimulationProgress) -> None:
-            on_figures(
-                RunFigures(
-                    policy=assignment.policy,
-                    steps=progress.steps,
-                    samples=progress.samples,
-                    elapsed_s=progress.virtual_s,
-                    loss=progress.loss,
-                    staleness=progress.mean_staleness,
-                )
-            )
-
         def work(job: VirtualJob) -> dict[str, Any] | None:
             paced = self._recipe.workers.step_time_of(job.place.rank) is not None
             pacer = None if paced else pacer_of_machine(job, self._costs)
@@ -126,7 +126,7 @@ class VirtualPool:
             costs=self._costs,
             faults=self._recipe.workers.faults_in_order(seed=assignment.seed),
             seed=assignment.seed,
-            on_progress=look,
+            on_progress=lambda progress: on_figures(figures_of(progress, policy=assignment.policy)),
             stop=stop,
         )
         if simulation.stopped:

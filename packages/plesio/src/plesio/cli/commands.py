@@ -110,17 +110,20 @@ def invoke(args: Sequence[str]) -> int:
             typer.echo(group.get_help())
             return 0
         words = args[1:] if args[:1] == ["list"] else args
-        _complain(home_of(next(iter(words), "")) or _usage(error))
+        _complain(home_of(next(iter(words), "")) or _usage(error, args))
     except (KeyboardInterrupt, typer.Abort):
         return 130
     return 2
 
 
-def _usage(error: Exception) -> str:
+def _usage(error: Exception, args: Sequence[str]) -> str:
     """Say what is wrong with the arguments, and which command shows how to write them."""
     context = getattr(error, "ctx", None)
     # typer converts values by pydantic, whose messages of its own begin with the kind of exception
     said = error.format_message().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
+    script = next((word for word in args if word.endswith(".py")), None)
+    if script and said.startswith("No such option") and context is not None and context.allow_interspersed_args:
+        said += f"; options of {script} itself come after --"
     return (
         said
         if context is None or said.endswith("?")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.files import check_script
-from plesio.core.units import format_seconds
+from plesio.core.units import counted, format_seconds
 from plesio.policies import parse_policy
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.claim import FolderClaim
@@ -257,7 +257,7 @@ def host_job(
             stores[0].set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))
             join = f"; more can join with: plesio run --join {site.address}:{master_port} {program.script}"
             known.append(stores[0].num_keys())
-            outlet.say(f"{num_workers} workers{join if site is THIS_HOST else ''}")
+            outlet.say(f"{counted(num_workers, 'worker')}{join if site is THIS_HOST else ''}")
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)
