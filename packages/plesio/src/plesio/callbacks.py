@@ -18,6 +18,7 @@ and their time counts as computing; an error that they raise is the training loo
 changes of the policy, and the run's figures when it is closed. Their packages are imported when they are made.
 """
 
+import contextlib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ __all__ = ["CheckpointWritten", "Evaluation", "MLflow", "MembersChanged", "StepP
 
 
 def _imported(module: str, *, package: str, logger: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise ConfigError(f"plesio.callbacks.{logger} needs {package}; pip install {package}") from None
+    with contextlib.suppress(ImportError):
+        found = import_module(module)
+        if getattr(found, "__file__", package) is not None:  # a folder of runs, ./wandb, is a package without a file
+            return found
+    raise ConfigError(f"plesio.callbacks.{logger} needs {package}; pip install {package}")
 
 
 class _Tracker:

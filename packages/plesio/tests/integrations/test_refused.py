@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from plesio.integrations.joined import checked_policy
+from plesio.runtime.worker.environment import POLICY_VARIABLE
 from support.frameworks import LIMIT_S
 from support.processes import on_processes
 
@@ -26,6 +28,13 @@ LINES = {
         "not started": "plesio run --workers 2",
     },
 }
+
+
+def test_without_a_policy_it_is_the_launchers_or_one_that_adapts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(POLICY_VARIABLE, raising=False)
+    assert checked_policy(None, framework="Accelerate").spec == "adaptive,store=off"
+    monkeypatch.setenv(POLICY_VARIABLE, "ssp:4")
+    assert checked_policy(None, framework="Accelerate").spec == "ssp:4"
 
 
 @cache

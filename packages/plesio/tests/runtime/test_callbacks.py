@@ -75,7 +75,9 @@ def test_an_error_ends_a_session_with_no_result_and_the_callbacks_own_error_is_t
 
 def test_what_is_no_callback_is_refused():
     with pytest.raises(ConfigError, match="give a function, or an object with one of the methods on_step"):
-        train(SimpleNamespace(on_epoch=print))
+        train(SimpleNamespace(epoch=print))
+    with pytest.raises(ConfigError, match='no event calls on_steps; did you mean "on_step"'):
+        train(SimpleNamespace(on_steps=print, on_close=print))
 
 
 def changes(policy: str, *faults: Any) -> list[list[Any]]:
@@ -146,3 +148,12 @@ def test_a_missing_package_is_named_in_one_line(make: Any, monkeypatch: pytest.M
     name = make.__name__.lower()
     with pytest.raises(ConfigError, match=f"^plesio.callbacks.{make.__name__} needs {name}; pip install {name}$"):
         make()
+
+
+def test_a_folder_of_runs_is_not_taken_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ConfigError, match="pip install wandb"):
+        WandB()
+    monkeypatch.delitem(sys.modules, "wandb")

@@ -34,7 +34,7 @@ class PlesioAccelerator(Accelerator):
     `get_state_dict`, `save_state` and `save_model` give the shared parameters, so all workers call them.
 
     Args:
-        policy: As in `plesio.join`.
+        policy: As in `plesio.join`; None for the launcher's (``plesio run --policy``), or ``adaptive,store=off``.
         trace: Folder for traces and ``results.json``; None for none.
         **settings: Those of ``Accelerator``.
 
@@ -43,7 +43,7 @@ class PlesioAccelerator(Accelerator):
             batches.
     """
 
-    def __init__(self, policy: Policy | str, *, trace: Path | str | None = None, **settings: Any) -> None:
+    def __init__(self, policy: Policy | str | None = None, *, trace: Path | str | None = None, **settings: Any) -> None:
         handlers = list(settings.pop("kwargs_handlers", None) or [])
         if torch.cuda.is_available() and not any(isinstance(one, InitProcessGroupKwargs) for one in handlers):
             handlers.append(InitProcessGroupKwargs(backend=ALL_DEVICES))
@@ -51,14 +51,16 @@ class PlesioAccelerator(Accelerator):
         self._become(policy, trace)
 
     @classmethod
-    def of(cls, accelerator: Accelerator, policy: Policy | str, *, trace: Path | str | None) -> "PlesioAccelerator":
+    def of(
+        cls, accelerator: Accelerator, policy: Policy | str | None, *, trace: Path | str | None
+    ) -> "PlesioAccelerator":
         """Return one with the settings and the state of an `Accelerator` that has prepared nothing."""
         own = cls.__new__(cls)
         own.__dict__.update(vars(accelerator))
         own._become(policy, trace)
         return own
 
-    def _become(self, policy: Policy | str, trace: Path | str | None) -> None:
+    def _become(self, policy: Policy | str | None, trace: Path | str | None) -> None:
         self._policy, self._trace = checked_policy(policy, framework="Accelerate"), trace
         self.session: Session | None = None
         """The session, from `prepare` to `end_training`."""

@@ -1,6 +1,7 @@
 """The beginning and the end of a session inside a framework's loop, alike for all frameworks."""
 
 import atexit
+import os
 import sys
 import weakref
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from plesio.core.errors import ConfigError
 from plesio.policies import Policy, parse_policy
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.environment import WorkerPlace
+from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.job_handle import ambient
 from plesio.runtime.worker.loops import num_samples
@@ -29,8 +30,8 @@ ALL_DEVICES = "cpu:gloo,cuda:nccl"
 """Backends of a process group that workers on GPUs have in common."""
 
 
-def checked_policy(policy: Policy | str, *, framework: str) -> Policy:
-    """Return the policy, if a worker of ``framework`` can train under it.
+def checked_policy(policy: Policy | str | None, *, framework: str) -> Policy:
+    """Return the policy, if a worker of ``framework`` can train under it; None is the launcher's, or adaptive.
 
     Raises:
         ConfigError: It cannot, or this worker joins a job that is running, or is a virtual one.
@@ -41,6 +42,8 @@ def checked_policy(policy: Policy | str, *, framework: str) -> Policy:
             f"{framework} has one state in a process, and virtual workers are in one: run the script on processes, by "
             "plesio run, or plesio compare --world process"
         )
+    if policy is None:
+        policy = os.environ.get(POLICY_VARIABLE, "adaptive,store=off")
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if chosen.shards:
         raise ConfigError(

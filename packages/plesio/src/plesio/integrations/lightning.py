@@ -42,7 +42,7 @@ class PlesioStrategy(DDPStrategy):
     parameters; when ``fit`` ends, every worker has the final ones.
 
     Args:
-        policy: As in `plesio.join`.
+        policy: As in `plesio.join`; None for the launcher's (``plesio run --policy``), or ``adaptive,store=off``.
         trace: Folder for traces and ``results.json``; None for none.
         **settings: Of ``DDPStrategy``: ``checkpoint_io``, ``precision_plugin``, ``timeout``, ``process_group_backend``.
 
@@ -52,7 +52,7 @@ class PlesioStrategy(DDPStrategy):
 
     optimizers: list[Any]
 
-    def __init__(self, policy: Policy | str, *, trace: Path | str | None = None, **settings: Any) -> None:
+    def __init__(self, policy: Policy | str | None = None, *, trace: Path | str | None = None, **settings: Any) -> None:
         self._policy, self._trace = checked_policy(policy, framework="Lightning"), trace
         super().__init__(**_checked_settings(settings))
         self.session: Session | None = None
@@ -166,7 +166,7 @@ class PlesioFabricStrategy(FabricDDPStrategy):
     has the final ones.
 
     Args:
-        policy: As in `plesio.join`.
+        policy: As in `plesio.join`; None for the launcher's (``plesio run --policy``), or ``adaptive,store=off``.
         trace: Folder for traces and ``results.json``; None for none.
         **settings: Of Fabric's ``DDPStrategy``: ``checkpoint_io``, ``precision``, ``timeout``,
             ``process_group_backend``.
@@ -175,7 +175,7 @@ class PlesioFabricStrategy(FabricDDPStrategy):
         ConfigError: A worker of Fabric's cannot train under the policy, or a setting is for DDP itself.
     """
 
-    def __init__(self, policy: Policy | str, *, trace: Path | str | None = None, **settings: Any) -> None:
+    def __init__(self, policy: Policy | str | None = None, *, trace: Path | str | None = None, **settings: Any) -> None:
         self._policy, self._trace = checked_policy(policy, framework="Fabric"), trace
         super().__init__(**_checked_settings(settings))
         self._backward_sync_control = _Accumulation(self)

@@ -19,14 +19,16 @@ class PlesioTrainer(Trainer):
 
     Args:
         *parts: As for ``Trainer``.
-        policy: As in `plesio.join`.
+        policy: As in `plesio.join`; None for the launcher's (``plesio run --policy``), or ``adaptive,store=off``.
         trace: Folder for traces and ``results.json``; None for none.
         **settings: As for ``Trainer``.
     """
 
     accelerator: Any
 
-    def __init__(self, *parts: Any, policy: Policy | str, trace: Path | str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *parts: Any, policy: Policy | str | None = None, trace: Path | str | None = None, **settings: Any
+    ) -> None:
         self._policy, self._trace = policy, trace  # its parent makes the accelerator
         super().__init__(*parts, **settings)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, nearest
 
 __all__ = ["EVENTS", "Callbacks", "CheckpointWritten", "MembersChanged"]
 
@@ -50,6 +50,11 @@ class Callbacks:
     def add(self, callback: Any, *, session: Any = None) -> None:
         """Add a function, which is called with every event, or an object with methods for some of them."""
         methods = {name: getattr(callback, name) for name in EVENTS if callable(getattr(callback, name, None))}
+        unknown = [name for name in dir(callback) if name.startswith("on_") and name not in (*EVENTS, _BEGIN)]
+        if unknown:
+            raise ConfigError(
+                f"session.add_callback({callback!r:.60}): no event calls {unknown[0]}; {nearest(unknown[0], EVENTS)}"
+            )
         if methods:
             self._all.append(lambda name, event: methods[name](event) if name in methods else None)
         elif callable(callback):
