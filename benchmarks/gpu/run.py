@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("there is no CUDA device")
+        print(f"there is no CUDA device that torch {torch.__version__} (CUDA: {torch.version.cuda}) can use")
         return 2
     cards = torch.cuda.device_count() if options.device == "cuda" else 1
     good = True
