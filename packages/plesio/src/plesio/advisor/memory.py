@@ -65,8 +65,9 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         served = (at.num_bytes + on_servers * at.scale * at.sizes.optimizer_bytes) / count
         if isinstance(outer, DiLoCo) and outer.outer_momentum > 0:
             served += at.num_bytes / count
-        copies = 1.0 + (outer.delay > 0 and (outer.period > 1 or not on_servers))
-        return _need(at, optimizer_share=0.0 if on_servers else 1.0, exchange=served + copies * at.num_bytes)
+        steps = not on_servers or outer.delay > 0  # behind an exchange, a worker's own optimizer
+        copies = 1.0 + (outer.delay > 0)
+        return _need(at, optimizer_share=float(steps), exchange=served + copies * at.num_bytes)
     copies = float(policy.delay)
     if isinstance(outer, LocalSGD):
         copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0) + (outer.moments == "mean")
