@@ -145,6 +145,10 @@ def test_equal_comparisons_give_equal_runs_and_resume_keeps_them(
         ),
         ({"choice": ', policy="ssp:4"'}, "train.py asks for the policy ssp:4 itself; here each run has"),
         ({"choice": ', trace="own"'}, "train.py asks for traces in own; here they are beside"),
+        (
+            {"choice": ', checkpoint="own", every="1 steps"'},
+            "train.py asks for checkpoints in own; here they are those",
+        ),
     ],
 )
 def test_what_a_script_chooses_itself_is_told_once(
@@ -157,6 +161,7 @@ def test_what_a_script_chooses_itself_is_told_once(
     assert invoke(virtual(write(**parts), tmp_path / "out", policies="bsp,local_sgd:2", seeds="0,1")) == 0
     (told,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("plesio: ")]
     assert told.startswith(f"plesio: {line}")
+    assert not Path("own").exists()
 
 
 def test_the_seed_is_an_argument_where_the_script_takes_it(

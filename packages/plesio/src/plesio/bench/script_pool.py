@@ -142,6 +142,7 @@ class VirtualScriptPool:
             calibration=self._calibration,
             on_testbed=self._on_testbed,
             name=run.name,
+            own_checkpoints=False,
         )
         errors, runs = dict[int, BaseException](), tuple[RunResult, ...]()
         with _output_in(run.folder / OUTPUT_NAME), _in_environment(checkpoint_variables(self._recipe, assignment)):

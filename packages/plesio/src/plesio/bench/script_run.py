@@ -132,6 +132,8 @@ class ScriptEnding:
                 yield f"{script} asks for the policy {chosen.policy} itself; here each run has the comparison's"
             if chosen.trace is not None:
                 yield f"{script} asks for traces in {chosen.trace}; here they are beside the comparison's results"
+            if chosen.checkpoint is not None:
+                yield f"{script} asks for checkpoints in {chosen.checkpoint}; here they are those of --checkpoint alone"
         if len(self.chosen) > 1:
             yield f"{script} joins {len(self.chosen)} times in a run; the comparison shows the last session"
 

@@ -32,6 +32,7 @@ def main() -> None:
         trace=run.folder,
         name=run.name,
         seed=run.seed,
+        own_checkpoints=False,
         pacer=run.workers.pacer(rank, seed=run.seed, clock=MonotonicClock()),
         on_chosen=lambda chosen: say_chosen(asdict(chosen)),
     )

@@ -37,6 +37,7 @@ class VirtualScript:
         calibration: Measurements with batches like the script's; None is a typical machine.
         on_testbed: Whether the workers' cluster is a testbed on the calibrated machine.
         name: Its task's name in the results; None leaves it to the script.
+        own_checkpoints: Whether its own folder for checkpoints holds.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class VirtualScript:
     calibration: Calibration | None = None
     on_testbed: bool = False
     name: str | None = None
+    own_checkpoints: bool = True
 
     def run(
         self,
@@ -123,7 +125,14 @@ class VirtualScript:
             first, within_job = job.place.rank == 0, ambient()
             assert within_job is not None, "a simulation has one"
             surroundings = replace(
-                within_job, policy=policy, trace=trace, name=self.name, seed=seed, pacer=pacer, on_join=on_join
+                within_job,
+                policy=policy,
+                trace=trace,
+                name=self.name,
+                seed=seed,
+                own_checkpoints=self.own_checkpoints,
+                pacer=pacer,
+                on_join=on_join,
             )
             if first:
                 surroundings = replace(surroundings, on_chosen=on_chosen)

@@ -23,7 +23,7 @@ from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.job import Job
-from plesio.runtime.join_options import JoinOptions, place_of, surrounded
+from plesio.runtime.join_options import JoinOptions, checkpoints_of, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.session_policy import policy_of
@@ -126,8 +126,8 @@ def join(
     >>> session.report().steps
     1
     """
-    options, folder, around = surrounded(options, trace, policy=policy)
-    setting = CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume)
+    options, folder, around = surrounded(options, trace, policy=policy, checkpoint=checkpoint)
+    setting = checkpoints_of(around, checkpoint, every=every, keep=keep, resume=resume)
     place = place_of(options)
     chosen = policy_of(policy, around=around, setting=setting, place=place)
     one = as_one(model, optimizer)

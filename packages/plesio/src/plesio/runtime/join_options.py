@@ -15,11 +15,12 @@ from plesio.policies import Policy
 from plesio.policies.grid import GridSetting
 from plesio.policies.log_writer import LIMIT_BYTES
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.worker.environment import REPLICAS_VARIABLE, WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, Chosen, JobHandle, ambient
 from plesio.runtime.worker.pacing import Pacer
 
-__all__ = ["JoinOptions", "place_of", "surrounded"]
+__all__ = ["JoinOptions", "checkpoints_of", "place_of", "surrounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,11 @@ class JoinOptions:
 
 
 def surrounded(
-    options: JoinOptions, trace: Path | str | None, *, policy: Policy | GridSetting | str | None
+    options: JoinOptions,
+    trace: Path | str | None,
+    *,
+    policy: Policy | GridSetting | str | None,
+    checkpoint: Path | str | None,
 ) -> tuple[JoinOptions, Path | None, Ambient | None]:
     """Return options and the folder of traces with what surrounds this worker, which is told of the script's own.
 
@@ -86,7 +91,9 @@ def surrounded(
     if around is not None:
         info, own = options.info, None if trace is None else str(trace)
         spec = policy if policy is None or isinstance(policy, str) else policy.spec
-        around.on_chosen(Chosen(policy=spec, trace=own, seed=info.seed, torch_seed=torch.initial_seed()))
+        saved = None if checkpoint is None else str(checkpoint)
+        seed, torch_seed = info.seed, torch.initial_seed()
+        around.on_chosen(Chosen(policy=spec, trace=own, checkpoint=saved, seed=seed, torch_seed=torch_seed))
         trace = trace if around.trace is None else around.trace
         name = around.name if around.name is not None and info.task == RunInfo().task else info.task
         options = replace(
@@ -97,6 +104,15 @@ def surrounded(
         )
     make_writable(folder := None if trace is None else Path(trace), "traces")
     return options, folder, around
+
+
+def checkpoints_of(
+    around: Ambient | None, folder: Path | str | None, *, every: str | float, keep: int, resume: str
+) -> CheckpointSetting | None:
+    """Return the checkpoints of a call's arguments; the environment's alone where the script's own do not hold."""
+    if around is not None and not around.own_checkpoints:
+        folder, every, keep, resume = None, "10 min", 3, "auto"
+    return CheckpointSetting.of(folder, every=every, keep=keep, resume=resume)
 
 
 def place_of(options: JoinOptions) -> WorkerPlace | None:

@@ -35,7 +35,7 @@ from plesio.runtime.grid.saving import GridSaver, found
 from plesio.runtime.grid.stage import GridStage, Loss
 from plesio.runtime.grid.tick import StageWorker
 from plesio.runtime.job import Job
-from plesio.runtime.join_options import JoinOptions, place_of, surrounded
+from plesio.runtime.join_options import JoinOptions, checkpoints_of, place_of, surrounded
 from plesio.runtime.worker.environment import GRID_VARIABLE, WorkerPlace
 from plesio.runtime.worker.exchange.exchange import SnapshotTaker
 from plesio.runtime.worker.exchange.group import Group
@@ -114,7 +114,7 @@ def grid(
     >>> session.report().steps
     1
     """
-    options, folder, around = surrounded(options, trace, policy=setting)
+    options, folder, around = surrounded(options, trace, policy=setting, checkpoint=checkpoint)
     if around is not None and around.policy is not None and is_grid(around.policy):
         setting, groups = around.policy, None
     place = place_of(options)
@@ -132,7 +132,7 @@ def grid(
         balance=balance,
         folder=folder,
         options=options,
-        saving=CheckpointSetting.of(checkpoint, every=every, keep=keep, resume=resume),
+        saving=checkpoints_of(around, checkpoint, every=every, keep=keep, resume=resume),
     )
     return composer.begin(place)
 

@@ -222,6 +222,7 @@ class Chosen:
 
     policy: str | None
     trace: str | None
+    checkpoint: str | None
     seed: int
     torch_seed: int
 
@@ -235,6 +236,7 @@ class Ambient:
         policy: Takes the place of a script's own, as ``trace`` does.
         name: Of the task, where the script gives none.
         seed: Of the run, where the script gives none.
+        own_checkpoints: Whether a script's own folder for checkpoints holds.
     """
 
     job: JobHandle | None = None
@@ -242,6 +244,7 @@ class Ambient:
     trace: Path | None = None
     name: str | None = None
     seed: int = 0
+    own_checkpoints: bool = True
     pacer: Pacer | None = None
     on_chosen: Callable[[Chosen], None] = lambda chosen: None
     on_join: Callable[[nn.Module, Optimizer], None] | None = None
