@@ -55,6 +55,8 @@ _LAYOUT = _written(
     dp=Written(instead="what remains"),
     etp=Written(instead="tp, or 1"),
     recomputed_layers=Written(instead="all"),
+    offload=Written(instead="off, or as a search needs"),
+    offload_activations=Written(instead="off, or as a search needs"),
     zero=Written(instead="1"),
     shard=Written(instead="all replicas"),
     sequence_parallel=Written(instead="with tensor parallelism"),

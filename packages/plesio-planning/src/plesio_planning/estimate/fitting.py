@@ -7,11 +7,10 @@ host's memory. Each of these takes time and helps nothing else, so none is tried
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, lean
+from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, lean, varied
 from plesio_planning.estimate.memory import Memory, fullest_memory
 from plesio_planning.estimate.model import Convolutional, Model
 
@@ -22,7 +21,7 @@ RESERVE = 0.05
 
 _KNOWN = 1000
 """Layouts whose memory is kept, as each batch asks for it again."""
-_OFFLOADS = ((True, False), (False, True), (True, True))
+_OFFLOADS = ((False, True), (True, False), (True, True))
 """The optimizer's state, and activations, that are in the host."""
 
 
@@ -65,7 +64,7 @@ class Fitting:
         least = self.least(layout)
         yield least
         for optimizer, activations in self._offloads:
-            yield replace(
+            yield varied(
                 least,
                 offload=layout.offload or optimizer,
                 offload_activations=layout.offload_activations or activations,
@@ -74,7 +73,7 @@ class Fitting:
     def can_fit(self, layout: Layout, recomputations: Sequence[LayoutRecomputation], *, num_micro_batches: int) -> bool:
         """Return whether anything helps."""
         *_, most = self.offloaded(layout)
-        ways = (most if how == most.recomputation else replace(most, recomputation=how) for how in recomputations[::-1])
+        ways = (most if how == most.recomputation else varied(most, recomputation=how) for how in recomputations[::-1])
         return any(fits(self._memory(one, num_micro_batches)) for one in ways)
 
     def _memory(self, layout: Layout, num_micro_batches: int) -> Memory:
@@ -96,7 +95,7 @@ class Fitting:
         """
 
         def memory_of(number: int | None) -> Memory:
-            one = layout if number is None else replace(layout, recomputed_layers=number)
+            one = layout if number is None else varied(layout, recomputed_layers=number)
             return self._memory(one, num_micro_batches)
 
         layers = 1
@@ -114,10 +113,10 @@ class Fitting:
                 number, memory = enough, known
         while number > fewest and fits(known := memory_of(number - 1)):
             number, memory = number - 1, known
-        found = layout if number == layers else replace(layout, recomputed_layers=number)
+        found = layout if number == layers else varied(layout, recomputed_layers=number)
         if found.software != self._software:
             # as for a layout that is given, the lean program is for what does not fit otherwise
-            usual = replace(found, software=self._software)
+            usual = varied(found, software=self._software)
             needed = self._memory(usual, num_micro_batches)
             if needed.fits:
                 return (usual, needed) if fits(needed) else None

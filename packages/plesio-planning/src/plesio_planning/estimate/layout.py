@@ -5,16 +5,27 @@ Ranks are numbered as Megatron does: tensor parallelism varies fastest, then con
 its groups from those of data (and context) parallelism and needs no devices of its own.
 """
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
 
 from plesio.core.errors import ArgumentError, nearest
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.texts import read_texts
 
-__all__ = ["SOFTWARE", "Layout", "LayoutRecomputation", "Schedule", "Software", "SoftwareName", "check_layout", "lean"]
+__all__ = [
+    "SOFTWARE",
+    "Layout",
+    "LayoutRecomputation",
+    "Schedule",
+    "Software",
+    "SoftwareName",
+    "check_layout",
+    "lean",
+    "varied",
+]
 
 SoftwareName = Literal[
     "current",
@@ -212,7 +223,23 @@ class Layout:
 
 def lean(layout: Layout) -> Layout:
     """Return the same with a program that keeps gradients in BF16 and master weights as remainders."""
-    return replace(layout, software=replace(layout.software, gradient_bytes=2, master_weight_remainders=True))
+    return varied(layout, software=_lean(layout.software))
+
+
+@functools.cache
+def _lean(software: Software) -> Software:
+    return replace(software, gradient_bytes=2, master_weight_remainders=True)
+
+
+def varied(layout: Layout, **changes: Any) -> Layout:
+    """Return the layout with other values that are known to be possible, so that nothing is checked again."""
+    found = object.__new__(Layout)
+    for name in _NAMES:
+        object.__setattr__(found, name, changes[name] if name in changes else getattr(layout, name))
+    return found
+
+
+_NAMES = tuple(field.name for field in fields(Layout))
 
 
 def check_layout(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> int:

@@ -77,8 +77,10 @@ def find_model(name: str | None = None, **sizes: Any) -> Model:
         return model
     if isinstance(model, Convolutional):
         raise ArgumentError(f"{model.name} has no sequences and no heads; leave `{next(iter(sizes))}` out")
-    changed = model.name if sizes.keys() == {"sequence_length"} else f"{model.name} (changed)"
-    return replace(model, name=changed, **sizes)
+    other = replace(model, **sizes)
+    same = replace(other, sequence_length=model.sequence_length, head_size=model.head_size) == model
+    same &= other.attention_size == model.attention_size
+    return other if same else replace(other, name=f"{model.name} (changed)")
 
 
 def _of_sizes(sizes: Mapping[str, Any]) -> Transformer:

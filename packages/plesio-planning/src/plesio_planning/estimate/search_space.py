@@ -9,12 +9,12 @@ is tensor parallelism, as it costs nothing.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, Schedule, Software
+from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, Schedule, Software, varied
 from plesio_planning.estimate.model import Convolutional, Model
 
 __all__ = ["NEAR", "Family", "families_of", "layouts_of"]
@@ -49,7 +49,7 @@ class Family:
     def of_one(cls, layout: Layout) -> "Family":
         """Return the family of a layout alone."""
         return cls(
-            plain=replace(layout, vpp=1, schedule="1f1b", zero=0, shard=None),
+            plain=varied(layout, vpp=1, schedule="1f1b", zero=0, shard=None),
             recomputations=(layout.recomputation,),
             pipelines=((layout.vpp, layout.schedule),),
             shares=((layout.zero, layout.shard),),
@@ -62,7 +62,7 @@ class Family:
         """Yield the layouts with this order, and with the first recomputation."""
         vpp, schedule = pipeline
         for zero, shard in self.shares:
-            yield replace(self.plain, vpp=vpp, schedule=schedule, zero=zero, shard=shard)
+            yield varied(self.plain, vpp=vpp, schedule=schedule, zero=zero, shard=shard)
 
 
 def layouts_of(
@@ -77,7 +77,7 @@ def layouts_of(
     for family in families_of(model, machine, global_batch=global_batch, near=near, fixed=fixed or {}):
         for pipeline in family.pipelines:
             for layout in family.ordered(pipeline):
-                yield from (replace(layout, recomputation=how) for how in family.recomputations)
+                yield from (varied(layout, recomputation=how) for how in family.recomputations)
 
 
 def families_of(

@@ -9,13 +9,13 @@ first bound, so that the fastest come early.
 import bisect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from plesio.core.errors import ConfigError
 from plesio_planning.estimate.fitting import Fitting
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import Layout, LayoutRecomputation, Schedule, check_layout
+from plesio_planning.estimate.layout import Layout, LayoutRecomputation, Schedule, check_layout, varied
 from plesio_planning.estimate.memory import Memory
 from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.search_space import NEAR, Family, families_of
@@ -138,7 +138,7 @@ class Walk:
         fast = {
             batch: number
             for batch, number in numbers.items()
-            if sum(self._timer.pipeline_s(layouts[0], number).values()) * self._weight(batch)
+            if self._timer.whole_pipeline_s(layouts[0], number) * self._weight(batch)
             <= batch * self._limit_s(layouts[0])
         }
         if not fast:
@@ -199,7 +199,7 @@ class Walk:
     ) -> Iterator[tuple[LayoutRecomputation, tuple[Layout, Memory] | None]]:
         """Yield a layout that fits without, with each of these in all layers; None for what is too slow."""
         for how in recomputations:
-            again = replace(layout, recomputation=how)
+            again = varied(layout, recomputation=how)
             if self._share_again(self._fitting.least(again), batch, number) < 1:
                 yield how, None
             elif fitting := self._fitting.of_itself(again, num_micro_batches=number):
@@ -209,37 +209,42 @@ class Walk:
         self, layout: Layout, recomputations: Sequence[LayoutRecomputation], batch: int, number: int
     ) -> Iterator[tuple[LayoutRecomputation, tuple[Layout, Memory] | None]]:
         """Yield what fits where a layout does not: as few layers as it takes again, also with less on the device."""
+        cheapest, too_slow = recomputations[0], False
         for one in self._fitting.offloaded(layout):
-            if not one.offload_activations and not self._share_again(one, batch, number):
+            # what is too slow with the optimizer in the host is not faster with activations there, too
+            if not one.offload_activations:
+                too_slow = not self._share_again(one, batch, number)
+            if too_slow and (one.offload or not one.offload_activations):
                 yield from ((how, None) for how in recomputations)
                 continue
-            kept_s = sum(self._timer.pipeline_s(one, number).values())
+            kept_s = self._timer.whole_pipeline_s(one, number)
             for how in recomputations:
-                again = one if how == one.recomputation else replace(one, recomputation=how)
-                share = self._share_again(again, batch, number)
+                again = one if how == cheapest else varied(one, recomputation=how)
+                share = self._share_again(again, batch, number, kept_s=kept_s)
                 if share < 1:
                     yield how, None
                 # the fewer layers keep all, the less has to travel; between none and all time goes one way
-                every = one.offload_activations and sum(self._timer.pipeline_s(again, number).values()) <= kept_s
+                every = one.offload_activations and share == 1 and self._timer.whole_pipeline_s(again, number) <= kept_s
                 if fitting := self._fitting.with_fewest(
                     again, num_micro_batches=number, most=share, least=1.0 if every else 0.0
                 ):
                     yield how, fitting
 
-    def _share_again(self, layout: Layout, batch: int, number: int) -> float:
+    def _share_again(self, layout: Layout, batch: int, number: int, *, kept_s: float = math.inf) -> float:
         """Return the share of layers that may be computed again for the step not to be too slow; 0 if it is with none.
 
-        The pipeline's time grows in a line with it, and of gradients' exchanges no less stays exposed than with all.
+        The pipeline's time grows in a line with it from that with none, and of gradients' exchanges no less stays
+        exposed than with all.
         """
         limit_s = self._limit_s(layout) * batch / self._weight(batch)
-        step_s = sum(self._timer.step_s(layout, number).values())
-        if step_s <= limit_s:
-            return 1.0
-        if layout.recomputation == "none" or not self._fitting.counts_layers:
+        pipeline_s = self._timer.whole_pipeline_s(layout, number)
+        limited = layout.recomputation == "none" or not self._fitting.counts_layers
+        if limited and pipeline_s > limit_s:
             return 0.0
-        most_s = sum(self._timer.pipeline_s(layout, number).values())
-        least_s = sum(self._timer.pipeline_s(replace(layout, recomputation="none"), number).values())
-        return max((limit_s - (step_s - most_s) - least_s) / (most_s - least_s), 0.0) if most_s > least_s else 0.0
+        limit_s -= sum(self._timer.replicas_s(layout, number).values())
+        if pipeline_s <= limit_s:
+            return 1.0
+        return 0.0 if limited or pipeline_s <= kept_s else max((limit_s - kept_s) / (pipeline_s - kept_s), 0.0)
 
     def _found(self, layout: Layout, memory: Memory, batch: int, number: int) -> FoundLayout:
         seconds = self._timer.step_s(layout, number)

@@ -173,10 +173,7 @@ class StepTimer:
 
     def step_s(self, layout: Layout, num_micro_batches: int) -> dict[str, float]:
         """Return the seconds of a step by part, for a layout that has been checked."""
-        seconds = self.pipeline_s(layout, num_micro_batches)
-        seconds["gradient_s"] = self._gradients_s(layout, num_micro_batches)
-        seconds["optimizer_s"] = self._optimizer_s(layout)
-        return seconds
+        return self.pipeline_s(layout, num_micro_batches) | self.replicas_s(layout, num_micro_batches)
 
     def pace_s(self, layout: Layout) -> float:
         """Return the seconds of the slowest stage and a micro-batch: less than a step's share of one."""
@@ -190,10 +187,30 @@ class StepTimer:
         if last_decides:
             for name, value in head.items():
                 seconds[name] += num_micro_batches * value
-        all_s = self.model.num_layers * layer.total_s + sum(head.values())
-        seconds["bubble_s"] = _waiting_share(layout, layer) * max(all_s - slowest_s, 0.0) / layout.vpp
+        seconds["bubble_s"] = self._waiting_s(layout, slowest_s)
         seconds["send_s"] = self._sends_s(layout, num_micro_batches)
         return seconds
+
+    def whole_pipeline_s(self, layout: Layout, num_micro_batches: int) -> float:
+        """Return the sum of `pipeline_s`, from the slowest stage instead of its parts."""
+        slowest_s, _, _ = self._slowest(layout)
+        waiting_s = self._waiting_s(layout, slowest_s)
+        return num_micro_batches * slowest_s + waiting_s + self._sends_s(layout, num_micro_batches)
+
+    def _waiting_s(self, layout: Layout, slowest_s: float) -> float:
+        if layout.pp == 1:
+            return 0.0
+        layer = self.layer(layout)
+        all_s = self.model.num_layers * layer.total_s + self._head_s(layout)
+        return _waiting_share(layout, layer) * max(all_s - slowest_s, 0.0) / layout.vpp
+
+    def _head_s(self, layout: Layout) -> float:
+        return sum(self._head(layout).values())
+
+    def replicas_s(self, layout: Layout, num_micro_batches: int) -> dict[str, float]:
+        """Return the seconds that replicas add, by part: exchanges of gradients, and the optimizer."""
+        gradient_s = self._gradients_s(layout, num_micro_batches)
+        return {"gradient_s": gradient_s, "optimizer_s": self._optimizer_s(layout)}
 
     def layer(self, layout: Layout) -> Layer:
         """Return the seconds of the mean layer."""
@@ -235,7 +252,7 @@ class StepTimer:
 
     def _slowest(self, layout: Layout) -> tuple[float, int, bool]:
         """Return the seconds of the slowest stage, its layers, and whether it is the last one with the output."""
-        layer_s, head_s = self.layer(layout).total_s, sum(self._head(layout).values())
+        layer_s, head_s = self.layer(layout).total_s, self._head_s(layout)
         last = layers_of_stage(self.model, layout, layout.pp - 1)
         most = -(-self.model.num_layers // layout.pp)
         if layout.pp == 1 or last * layer_s + head_s >= most * layer_s:
@@ -305,18 +322,18 @@ class StepTimer:
                 continue
             gradients = gradient * parameters / layers
             if sharing > 1:
-                group = self.replicas(layout, sharing, apart)
+                group = self._replicas(layout, sharing, apart)
                 reduce_s = group.all_reduce_s if layout.software.all_reduces_gradients else group.all_gather_s
                 exchange_s += layers * reduce_s(gradients)
                 once_s = layers * group.all_gather_s(weight * parameters / layers)
                 gather_s += once_s
                 if layout.software.gathers_in_host:
                     in_host = max(min(self.machine.devices_per_host // apart, sharing), 1)
-                    in_hosts = self.replicas(layout, in_host, apart)
+                    in_hosts = self._replicas(layout, in_host, apart)
                     once_s = layers * in_hosts.all_gather_s(weight * parameters / layers)
                 backward_gather_s += once_s
             if sharing < size:  # groups of those that share add up their parts
-                others = self.replicas(layout, size // sharing, apart * sharing)
+                others = self._replicas(layout, size // sharing, apart * sharing)
                 between_s += layers * others.all_reduce_s(gradients / sharing)
         known = self._exchanges[key] = exchange_s, gather_s, backward_gather_s, between_s
         return known
@@ -333,7 +350,7 @@ class StepTimer:
             (experts, layout.expert_replicas, layout.experts_sharing, layout.expert_tp * layout.ep),
         )
 
-    def replicas(self, layout: Layout, size: int, stride: int) -> DeviceGroup:
+    def _replicas(self, layout: Layout, size: int, stride: int) -> DeviceGroup:
         """Return devices with the same part of a stage."""
         return self._group(size, stride, one_adapter=layout.software.one_adapter)
 
@@ -396,12 +413,20 @@ class ConvolutionalTimer:
         rate = self.machine.accelerator.peak(layout.precision) * self.constants.convolution_efficiency
         return layout.micro_batch * self.model.model_flops / rate
 
+    def whole_pipeline_s(self, layout: Layout, num_micro_batches: int) -> float:
+        """Return the sum of `pipeline_s`."""
+        return num_micro_batches * self.pace_s(layout)
+
     def pipeline_s(self, layout: Layout, num_micro_batches: int) -> dict[str, float]:
         """Return the seconds of all micro-batches, by part: those of a step but for replicas."""
         return {"matrix_s": num_micro_batches * self.pace_s(layout)}
 
     def step_s(self, layout: Layout, num_micro_batches: int) -> dict[str, float]:
         """Return the seconds of a step by part, for a layout that has been checked."""
+        return self.pipeline_s(layout, num_micro_batches) | self.replicas_s(layout, num_micro_batches)
+
+    def replicas_s(self, layout: Layout, num_micro_batches: int) -> dict[str, float]:
+        """Return the seconds that replicas add, by part, after any number of micro-batches."""
         model, machine = self.model, self.machine
         group = DeviceGroup.of(machine, size=layout.dp, stride=1, constants=self.constants)
         exchange_s = group.all_reduce_s(layout.gradient_bytes * model.num_parameters)
@@ -409,12 +434,7 @@ class ConvolutionalTimer:
             backward_s = 2 / 3 * self.pace_s(layout) / model.num_layers
             exchange_s = exposed_in_turn_s(exchange_s, beside_s=backward_s, parts=model.num_layers)
         bytes_per_s = machine.accelerator.memory_bytes_per_s * self.constants.memory_efficiency
-        optimizer_s = model.num_parameters * _OPTIMIZER_BYTES / bytes_per_s
-        return {
-            **self.pipeline_s(layout, num_micro_batches),
-            "gradient_s": exchange_s,
-            "optimizer_s": optimizer_s,
-        }
+        return {"gradient_s": exchange_s, "optimizer_s": model.num_parameters * _OPTIMIZER_BYTES / bytes_per_s}
 
 
 def step_timer(model: Model, machine: Machine, constants: Constants = CONSTANTS) -> StepTimer | ConvolutionalTimer:
