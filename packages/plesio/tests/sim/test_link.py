@@ -135,3 +135,27 @@ def test_flows_that_time_out_leave_less_of_a_link_the_more_there_are():
         return kernel.now_s
 
     assert [ends_s(count) for count in (1, 4)] == pytest.approx([1 + 0.02896, 1 + 4 * 0.02896])
+
+
+@pytest.mark.parametrize(
+    ("trunk_bytes_per_s", "expected"),
+    [
+        (200.0, [1.0, 3.0, 3.0, 3.0]),  # room for both interfaces: nobody is held back
+        (150.0, [2.0, 3.0, 3.0, 3.0]),  # three have 33 a second from their interface, and the first what they leave
+        (100.0, [4.0] * 4),  # all are held back, to an equal part
+    ],
+)
+def test_a_trunk_holds_back_what_is_faster_than_its_level_and_leaves_the_rest(
+    trunk_bytes_per_s: float, expected: list[float]
+):
+    kernel = Kernel()
+    network = LinkNetwork(kernel)
+    for name, bytes_per_s in (("a", 100.0), ("b", 100.0)):
+        network.link(name, Link(latency_s=0.0, bytes_per_s=bytes_per_s))
+    network.link("up", Link(latency_s=0.0, bytes_per_s=trunk_bytes_per_s), trunk=True)
+    arrived: list[float] = []
+    for name in "abbb":
+        network.send(network.route([name, "up"]), 100, lambda: arrived.append(kernel.now_s))
+    kernel.run()
+    assert arrived == pytest.approx(expected)
+    assert kernel.now_s >= 400 / trunk_bytes_per_s

@@ -18,8 +18,6 @@ from functools import partial
 from itertools import count
 from typing import Annotated, Literal
 
-import numpy as np
-
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
 from plesio.core.within import ABOVE_0, AT_LEAST_0, Within
@@ -82,6 +80,8 @@ class Failures:
         return self._drawn_s((_HOST_STREAM, host, life), seed=seed)
 
     def _drawn_s(self, key: tuple[int, ...], *, seed: int) -> float:
+        import numpy as np  # a tenth of a second, which a cluster without failures need not wait for
+
         sequence = np.random.SeedSequence(seed, spawn_key=key)
         scale_s = self.mtbf_s / math.gamma(1 + 1 / self.shape)
         return scale_s * float(np.random.Generator(np.random.Philox(sequence)).weibull(self.shape))

@@ -83,9 +83,11 @@ class LinkNetwork:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._links: dict[str, SharedLink] = {}
+        self._any_trunks = False
 
     def link(self, name: str, link: Link, *, trunk: bool = False) -> SharedLink:
         """Return the link of this name, made at the first call; raise `ValueError` for another capacity than it has."""
+        self._any_trunks |= trunk
         shared = self._links.setdefault(name, SharedLink(name, link, trunk))
         known = shared.link
         if (known.latency_s, known.bytes_per_s) != (link.latency_s, link.bytes_per_s):
@@ -143,14 +145,15 @@ class LinkNetwork:
             if link.transfers and not link.trunk:
                 link.offer_bytes_per_s = link.link.carried_bytes_per_s(len(link.transfers)) / len(link.transfers)
                 affected = affected | link.transfers if affected else link.transfers
-        # trunks come last, so that those that hold nobody back leave the order of events as it is
-        trunks = dict.fromkeys(link for transfer in affected for link in transfer.trunks)
-        trunks.update(dict.fromkeys(link for link in changed if link.trunk and link.transfers))
-        for link in trunks:
-            level = _level(link)
-            if level != link.offer_bytes_per_s:
-                link.offer_bytes_per_s = level
-                affected = affected | link.transfers
+        if self._any_trunks:
+            # they come last, so that those that hold nobody back leave the order of events as it is
+            trunks = dict.fromkeys(link for transfer in affected for link in transfer.trunks)
+            trunks.update(dict.fromkeys(link for link in changed if link.trunk and link.transfers))
+            for link in trunks:
+                level = _level(link)
+                if level != link.offer_bytes_per_s:
+                    link.offer_bytes_per_s = level
+                    affected = affected | link.transfers
         for transfer in affected:
             bytes_per_s = math.inf
             for link in transfer.route:
