@@ -91,6 +91,7 @@ def trained(*, policies: list[str], folder: str) -> dict[str, Any]:
                 "samples": result.samples,
                 "fallbacks": result.fallbacks,
                 "status": result.status,
+                "bytes": result.bytes_sent_total,
             }
     accelerator.end_training()
     return found

@@ -39,6 +39,9 @@ def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], p
     batches = 3 * 12  # of a worker: 90 samples are 23 batches, and 12 for each
     assert (found["steps"], found["samples"], found["status"]) == (batches // 2 * 2, 2 * batches * 4, "finished")
     assert found["fallbacks"] == ()
+    gradient_bytes = 4 * (5 * 16 + 16 + 2 * 16 + 16 * 2 + 2)
+    if policy == "bsp":  # by the group that Accelerate has made
+        assert found["bytes"] > 2 * found["steps"] // 2 * gradient_bytes
 
 
 def test_several_models_are_trained_in_turns_as_by_its_own_ddp(tmp_path: Path):

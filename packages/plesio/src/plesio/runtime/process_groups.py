@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import json
 from collections.abc import Callable, Iterator, Sequence
 
 import torch.distributed as dist
@@ -10,6 +11,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from plesio.runtime.meeting import REGROUP_TIMEOUT, gloo_interface, gpu_of, meet, meeting_store, process_group
 from plesio.runtime.rendezvous import Rendezvous
 from plesio.runtime.transport import TcpTraffic
+from plesio.runtime.transport.tcp_traffic import present_ends
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 
@@ -52,6 +54,8 @@ class ProcessGroups:
             if not dist.is_initialized():
                 self._make_group(device_type)
                 self._made = True
+            elif not self._made:
+                self._adopt_group()
             assert dist.group.WORLD is not None
             self._group = TorchGroup(dist.group.WORLD, rack=rack, connecting=self._connecting)
         return self._group
@@ -95,6 +99,15 @@ class ProcessGroups:
         timeout = datetime.timedelta(seconds=self._rendezvous.meet_s)
         with self._connecting():
             process_group(PrefixStore(at, self._rendezvous.store), rank=place.rank, gpus=gpus, timeout=timeout)
+
+    def _adopt_group(self) -> None:
+        """Find the connections of a group that the script has made, whose bytes are counted from now on."""
+        at = f"group/{self._num_groups}/adopted"
+        self._num_groups += 1
+        dist.barrier()  # connections are made at the first use
+        self._rendezvous.store.set(f"{at}/{self._place.rank}", json.dumps(present_ends()))
+        ends = (self._rendezvous.get(f"{at}/{rank}") for rank in range(self._place.num_workers))
+        self.traffic.adopt({end for one in ends for end in json.loads(one)})
 
     def meeting(self) -> str:
         """Host a key-value store at which others could meet this worker to form a new group, and return its address."""

@@ -2,16 +2,16 @@
 
 torch.distributed counts nothing, and what an algorithm sends is its secret. But the kernel counts for every connection
 (``TCP_INFO``), so the connections that a process group opens are found once, as those that are there after it is made
-and were not there before.
+and were not there before. Those of a group that the script has made are the ones from worker to worker.
 """
 
 import contextlib
 import os
 import socket
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
-__all__ = ["TcpTraffic"]
+__all__ = ["TcpTraffic", "present_ends"]
 
 _BYTES_ACKED = struct.Struct("=Q")
 _DRAIN_BYTES = 1 << 20
@@ -33,7 +33,13 @@ class TcpTraffic:
         before = dict(_connections())
         yield
         # the number of one that was closed meanwhile may be another's by now
-        opened = {number: ends for number, ends in _connections() if before.get(number) != ends}
+        self._count({number: ends for number, ends in _connections() if before.get(number) != ends})
+
+    def adopt(self, far: Container[str]) -> None:
+        """Count those open connections, too, whose far ends are among these."""
+        self._count({number: ends for number, ends in _connections() if ends[1] in far})
+
+    def _count(self, opened: Mapping[int, tuple[str, str]]) -> None:
         self._ends |= opened
         self._descriptors += [number for number in sorted(opened) if number not in self._descriptors]
 
@@ -65,6 +71,11 @@ class TcpTraffic:
         """Forget the connections, which are closed."""
         self._descriptors.clear()
         self._ends.clear()
+
+
+def present_ends() -> list[str]:
+    """List this process's ends of its open connections."""
+    return [own for _, (own, _) in _connections()]
 
 
 def _connections() -> Iterator[tuple[int, tuple[str, str]]]:
