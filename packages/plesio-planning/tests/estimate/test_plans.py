@@ -85,8 +85,7 @@ def test_a_layout_that_is_carried_over_is_nearly_that_of_a_search():
         searched = search_layouts(
             MODEL,
             training.machine,
-            global_batch=512,
-            near=True,
+            global_batch=training.step.num_samples,
             may_be_lean=True,
             fixed={"cp": 1, "software": replace(training.layout.software, master_weight_remainders=False)},
         )

@@ -2,8 +2,8 @@
 
 A plan (`plesio_planning.estimate.run_plan`) is a number of accelerators of a kind with the fastest layout found for it.
 Layouts are searched on one machine of each kind, in a part of the space: without the context parallelism that short
-sequences do not need, with up to 16 stages, whole or in parts of one layer, ZeRO 1 or 3, micro-batches up to 4, all or
-none of the recomputation, and 2 to 8 experts a device. The fastest of each tensor and pipeline parallelism are tried on
+sequences do not need, with up to 16 stages, whole or in parts of one layer, ZeRO 1 or 3, micro-batches up to 2, all or
+none of the recomputation, and 2 to 4 experts a device. The fastest of each tensor and pipeline parallelism are tried on
 machines of other sizes.
 """
 
@@ -34,9 +34,9 @@ _RANGE = 12
 """Largest number of devices that is tried, over the smallest that could do."""
 _SHAPES = 20
 """Layouts that are carried from one size of a machine to others."""
-_LARGEST_MICRO_BATCH = 4
+_LARGEST_MICRO_BATCH = 2
 _LONG_SEQUENCE = 16_384
-_EXPERTS_A_DEVICE = 8
+_EXPERTS_A_DEVICE = 4
 _MOST_STAGES = 16
 
 
@@ -129,7 +129,7 @@ class _Asked:
 
     def training(self, machine: Machine, layouts: Sequence[Layout]) -> Training | None:
         """Return the run in the fastest of these layouts that works on the machine."""
-        found = working_layouts(self.model, list(_on(machine, layouts)), machine, **self.how)
+        found = working_layouts(self.model, list(_on(machine, layouts)), machine, **self._how(machine))
         if not found:
             return None
         try:
@@ -149,13 +149,23 @@ class _Asked:
 
         Their program is the one that was given, as another machine may need no lean one.
         """
-        found = working_layouts(self.model, list(self._space(machine)), machine, **self.how)
+        found = working_layouts(self.model, list(self._space(machine)), machine, **self._how(machine))
         best: dict[tuple[Any, ...], Layout] = {}
         for one in found:
             layout = one.layout
             best.setdefault((layout.tp, layout.pp, layout.recomputation, layout.zero, layout.shard is None), layout)
         software = self.fixed.get("software", SOFTWARE["current"])
         return [replace(layout, software=software) for layout in list(best.values())[:_SHAPES]]
+
+    def _how(self, machine: Machine) -> Mapping[str, Any]:
+        """Return the arguments of `working_layouts`, with the batch next to the one that is wanted that devices divide.
+
+        So all layouts have that one. Where devices are too many for it each has one of its own.
+        """
+        wanted, devices = self.how["global_batch"], machine.num_devices
+        if not self.how["near"] or devices > 2 * wanted:
+            return self.how
+        return {**self.how, "global_batch": max(round(wanted / devices), 1) * devices, "near": False}
 
     def _space(self, machine: Machine) -> Iterator[Layout]:
         fixed = dict(self.fixed)
@@ -170,8 +180,8 @@ class _Asked:
             space = layouts_of(
                 self.model,
                 machine,
-                global_batch=self.how["global_batch"],
-                near=self.how["near"],
+                global_batch=self._how(machine)["global_batch"],
+                near=False,
                 fixed={**way, **fixed},
             )
             yield from (layout for layout in space if self._worth_trying(layout))
@@ -182,6 +192,7 @@ class _Asked:
         layers = -(-self.model.num_layers // layout.pp)
         few_experts = 2 <= self.model.num_experts // layout.ep <= _EXPERTS_A_DEVICE
         few = {
+            "schedule": layout.schedule == "1f1b",
             "pp": layout.pp <= _MOST_STAGES,
             "vpp": layout.vpp in (1, layers),
             "micro_batch": layout.micro_batch <= _LARGEST_MICRO_BATCH,
