@@ -37,7 +37,8 @@ def progress_display() -> Iterator[ProgressSink]:
 def _figures(snapshot: RunSnapshot) -> str:
     loss = "" if snapshot.loss is None else f" · loss {snapshot.loss:.4g}"
     staleness = "" if snapshot.mean_staleness is None else f" · staleness {snapshot.mean_staleness:.1f}"
-    return f"step {snapshot.step:,} · {snapshot.samples_per_s:,.0f} samples/s{loss}{staleness}"
+    speed = f" · {snapshot.samples_per_s:,.0f} samples/s" if snapshot.samples_per_s else ""  # not known at first
+    return f"step {snapshot.step:,}{speed}{loss}{staleness}"
 
 
 def _name(run: RunLabel | RunResult) -> str:
