@@ -34,7 +34,7 @@ Examples:
   plesio estimate --model llama-3-405b --cluster 16384xh100 --tp 8 --pp 16 --zero 2 --tokens 15T --failures
   plesio estimate --model llama-70b --tokens 2T --by 2027-03-01 --budget 3M
   plesio estimate --model llama-70b --cluster 1024xh100 --tokens 2T --by 2027-03-01
-  plesio estimate --model llama-70b --cluster 256xh100 --tokens 300B --search --export megatron
+  plesio estimate --model llama-70b --cluster 256xh100 --tokens 300B --tp 8 --pp 4 --export megatron
   plesio estimate --model llama-3-8b --cluster 64xh100 --tp 2 --tokens 1T --calibrate steps.csv
   plesio estimate --import train.sh --cluster 256xh100 --tokens 300B
   plesio estimate --model llama-70b --cluster 2048xh100 --tp 8 --tokens 2T --sites 4 --site-bandwidth "10 Gbit/s"
