@@ -73,7 +73,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_one_that_does():
 
 def test_a_layout_is_computed_anew_for_each_number_of_devices():
     """At the utilisation of 2,048 devices, 16,384 would take an eighth of the time; in a layout they take a third."""
-    asked = {"tokens": 2e12, "pace": "layout", "tp": 8, "pp": 4}
+    asked = {"tokens": 2e12, "pace": "layout", "tp": 8, "pp": 4, "global_batch": 1024}
     answer = time_to_train(cluster="2048xa100", **asked)  # type: ignore[arg-type]
     alone = time_to_train(cluster="16384xa100", **asked)  # type: ignore[arg-type]
     there = answer.by_devices[16_384]

@@ -28,7 +28,17 @@ STATE_BYTES = 16
 _DOUBLINGS = 9
 _BATCH = 1024
 """Sequences of a step, if nobody says: about the 4M tokens of Llama 2."""
-_PLAIN = {"vpp": 1, "cp": 1, "zero": 1, "micro_batch": 1, "recomputation": "none"}
+_PLAIN = {
+    "vpp": 1,
+    "cp": 1,
+    "zero": 1,
+    "micro_batch": 1,
+    "schedule": "1f1b",
+    "recomputation": "none",
+    "recomputed_layers": None,
+    "offload": False,
+    "offload_activations": False,
+}
 """All of a layout but its degrees."""
 
 
