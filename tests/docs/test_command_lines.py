@@ -153,7 +153,7 @@ QUICK = [
     for line, whole in lines_of(page).items()
     if whole
     and re.match(r"plesio (?:bound|estimate|list) ", line)
-    and not re.search("--(search|out|import|by) ", f"{line} ")
+    and not re.search("--(search|out|import|calibrate|by) ", f"{line} ")
 ]
 """Command lines that answer at once, and the pages that have them."""
 
