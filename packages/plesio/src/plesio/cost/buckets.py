@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "DDP_CAP_BYTES",
+    "DDP_FIRST_CAP_BYTES",
     "AllReduce",
     "Bucketing",
     "Layers",
@@ -42,7 +43,7 @@ AllReduce = Callable[[float], float]
 
 DDP_CAP_BYTES = 25 * 2.0**20
 """PyTorch's default, ``bucket_cap_mb=25``."""
-_DDP_FIRST_CAP_BYTES = 2.0**20
+DDP_FIRST_CAP_BYTES = 2.0**20
 """The first bucket is closed after 1 MiB by default, so that communication begins early."""
 _MOST_CAPS = 2000
 _ROUNDING = 1e-9
@@ -145,7 +146,7 @@ def buckets_of_bytes(
 
 def ddp_buckets(layers: Layers, all_reduce_s: AllReduce) -> Bucketing:
     """Return buckets as PyTorch's DistributedDataParallel fills them by default: the first 1 MiB, the others 25 MiB."""
-    return buckets_of_bytes(layers, DDP_CAP_BYTES, all_reduce_s, first_cap_bytes=_DDP_FIRST_CAP_BYTES)
+    return buckets_of_bytes(layers, DDP_CAP_BYTES, all_reduce_s, first_cap_bytes=DDP_FIRST_CAP_BYTES)
 
 
 def ddp_exposed_s(num_bytes: float, *, backward_s: float, all_reduce_s: AllReduce) -> float:
@@ -158,8 +159,8 @@ def ddp_exposed_s(num_bytes: float, *, backward_s: float, all_reduce_s: AllReduc
     >>> round(ddp_exposed_s(10 * 2**20, backward_s=5.0, all_reduce_s=lambda num_bytes: num_bytes / 2**20), 1)
     9.0
     """
-    whole, rest = divmod(num_bytes, _DDP_FIRST_CAP_BYTES)
-    parts = (*((_DDP_FIRST_CAP_BYTES,) * int(whole)), *((rest,) if rest or not whole else ()))
+    whole, rest = divmod(num_bytes, DDP_FIRST_CAP_BYTES)
+    parts = (*((DDP_FIRST_CAP_BYTES,) * int(whole)), *((rest,) if rest or not whole else ()))
     seconds = tuple(backward_s * part / num_bytes if num_bytes else 0.0 for part in parts)
     return ddp_buckets(Layers(seconds=seconds, bytes=parts), all_reduce_s).exposed_s
 

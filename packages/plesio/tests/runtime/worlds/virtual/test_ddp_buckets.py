@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plesio.cost.buckets import ddp_exposed_s
-from plesio.cost.cluster import Cluster
+from plesio.cost.cluster import Cluster, Collectives
 from plesio.cost.link import Link
 from plesio.cost.placement import all_reduce_on, bucket_all_reduce_on
 from plesio.runtime.worlds.virtual import simulate
@@ -39,7 +39,7 @@ def a_step_s(cluster: Cluster, *, num_bytes: int) -> float:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("num_bytes", [1000, 2**20, 30 * 2**20])
+@pytest.mark.parametrize("num_bytes", [2**20 + 4, 30 * 2**20])
 def test_a_gradient_takes_what_the_formula_says(num_bytes: int, share: float):
     cluster = replace(FOUR, backward_share=share)
     exposed_s = ddp_exposed_s(
@@ -58,6 +58,7 @@ def test_more_of_the_backward_pass_never_makes_a_step_slower():
     assert steps_s[0] > steps_s[-1] > STEP_S
 
 
-def test_a_gradient_that_fits_the_first_bucket_by_gloo_is_one_all_reduce_to_the_bit():
-    gloo = replace(FOUR, collectives="gloo")
-    assert a_step_s(gloo, num_bytes=2**20) == STEP_S + all_reduce_on(gloo, range(4), 2**20)
+@pytest.mark.parametrize("collectives", ["gloo", "nccl"])
+def test_a_gradient_that_fits_the_first_bucket_is_one_all_reduce_to_the_bit(collectives: Collectives):
+    cluster = replace(FOUR, collectives=collectives)
+    assert a_step_s(cluster, num_bytes=2**20) == STEP_S + all_reduce_on(cluster, range(4), 2**20)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from plesio.cost.buckets import ddp_exposed_s
+from plesio.cost.buckets import DDP_FIRST_CAP_BYTES, ddp_exposed_s
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
@@ -176,8 +176,13 @@ class VirtualGroup:
         return self._begin(tensor, duration_s=partial(self._meeting.all_reduce_s, num_bytes), result=_sum)
 
     def all_reduce_gradient(self, gradient: torch.Tensor) -> _Pending:
-        """Begin to overwrite ``gradient`` with the sum over the ranks, in DDP's buckets behind the backward pass."""
+        """Begin to overwrite ``gradient`` with the sum over the ranks, in DDP's buckets behind the backward pass.
+
+        A gradient within the first bucket is one message, which goes as any other does.
+        """
         num_bytes = gradient.numel() * gradient.element_size()
+        if num_bytes <= DDP_FIRST_CAP_BYTES:
+            return self.all_reduce(gradient)
         self._count_bytes("all_reduce", num_bytes)
         return self._begin(
             gradient,
