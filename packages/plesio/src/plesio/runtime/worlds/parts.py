@@ -152,6 +152,7 @@ class Parts:
                 leasing=self._leasing(),
                 steps=self.steps,
                 timeline=timeline,
+                cuts_off=self.world.cuts_off,
             ),
             reporter=ReviewReporter(
                 self.replica,

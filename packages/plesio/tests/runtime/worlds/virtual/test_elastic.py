@@ -57,6 +57,18 @@ def test_the_others_go_on_and_each_sample_counts_once(policy: str, lost: int, at
     assert verify(read_log(tmp_path / "events.jsonl")) is None
 
 
+@pytest.mark.parametrize("middle", ["asp", "ssp:2", "diloco:4,exchange=store"])
+def test_a_loss_while_the_store_stands_still_for_a_checkpoint(middle: str, tmp_path: Path) -> None:
+    """Between two batches: all have left the store, and wait for each other to enter it again."""
+    policy = f"switch:bsp/{middle}@6/bsp@12"
+    [whole] = run(policy, checkpoint=tmp_path / "whole").runs
+    left_at_s = whole.decisions[0]["latest"]["at_s"]
+    for lost, after_s in ((2, 0.0), (0, 0.0004), (2, 0.0008)):
+        folder = tmp_path / str(after_s)
+        assert_went_on(run(policy, lose(lost, at_s=left_at_s + after_s), checkpoint=folder, trace=folder), lost)
+        assert verify(read_log(folder / "events.jsonl")) is None
+
+
 @pytest.mark.parametrize("at_s", [0.1, 0.17, 0.25, 0.3])
 def test_what_survivors_train_on_are_other_samples_and_all_of_them_in_later_loops(at_s: float) -> None:
     simulation = run("bsp", lose(1, at_s=at_s))

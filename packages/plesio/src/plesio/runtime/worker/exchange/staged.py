@@ -68,6 +68,7 @@ class StageParts:
         channel: The way to server 0, which decides what follows a stage.
         rounds: This rank's; dealt in the shares that are asked for.
         steps: Moved where all go on together.
+        cuts_off: Tells whether an error means that the workers' group is no more, and they are to form another.
     """
 
     group: LiveGroup
@@ -78,6 +79,7 @@ class StageParts:
     leasing: Leasing
     steps: StepClock
     timeline: WorkerTimeline
+    cuts_off: Callable[[BaseException], bool]
 
 
 @dataclass(frozen=True)
@@ -272,18 +274,28 @@ class StagedExchange(Exchange):
                 self._kept.pop()
         # on the way to a new group that follows; `regrouped` does the same there
         if end is None or not end.regroup:
-            if restored or own_states_meet(ended.policy, policy):
-                self._average_state(steer.clock, parameters=restored)
-            if changes and (policy.exchange == "collective" or policy.racks_share_store):
-                self._parts.exchanges.agree_on_scale()
-            if steer.save and self._saver is not None:
-                self._saver.save(self._quiescent_point(steer, end), server_state=self._parts.channel.server_state)
-            self._begin(policy, end=end)
+            try:
+                self._go_on(steer, before=ended.policy, end=end, restored=restored)
+            except RuntimeError as error:
+                if end is None or not self._parts.cuts_off(error):
+                    raise
+                # cut off between two batches: so is the next step, which goes on in the new group
         self._reporter.forget()
         if not changes:
             return
         self._parts.timeline.event("steer", at_s=self._parts.timeline.now_s(), clock=steer.clock, policy=steer.policy)
         self._tell_user(ended.policy, clock=steer.clock, restored=restored)
+
+    def _go_on(self, steer: Steering, *, before: Policy, end: StageEnd | None, restored: bool) -> None:
+        """Begin the next stage with all others, from one state, of which a checkpoint is taken if one is due."""
+        policy = parse_policy(steer.policy)
+        if restored or own_states_meet(before, policy):
+            self._average_state(steer.clock, parameters=restored)
+        if (restored or policy != before) and (policy.exchange == "collective" or policy.racks_share_store):
+            self._parts.exchanges.agree_on_scale()
+        if steer.save and self._saver is not None:
+            self._saver.save(self._quiescent_point(steer, end), server_state=self._parts.channel.server_state)
+        self._begin(policy, end=end)
 
     def _leads(self, end: StageEnd | None) -> bool:
         """Tell whether this is the worker whose state stands for all."""
