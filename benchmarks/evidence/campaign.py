@@ -81,6 +81,12 @@ class Campaign:
         trial = Trial(**json.loads(path.read_text()))
         return trial if trial.hash == scenario.hash else None
 
+    def keep(self, trial: Trial, scenario: Scenario, policy: str, seed: int) -> None:
+        """Write a run's file."""
+        path = self.path(scenario, policy, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(trial.to_json()) + "\n")
+
     def outcome(self, scenario: Scenario, policy: str, seed: int) -> Outcome | None:
         """Return the outcome of a run that is kept; None, too, if the scenario cannot be run under the policy."""
         trial = self.trial(scenario, policy, seed)
@@ -141,9 +147,7 @@ def _run(campaign: Campaign, scenario: Scenario, policy: str, seed: int) -> str:
     began_s = time.process_time()
     plain = campaign.tuned(scenario)
     trial = run_trial(scenario, plain, policy=policy, seed=seed)
-    path = campaign.path(scenario, policy, seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(trial.to_json()) + "\n")
+    campaign.keep(trial, scenario, policy, seed)
     if not trial.available:
         return trial.status
     outcome = _outcome(trial, plain)

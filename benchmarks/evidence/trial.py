@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,8 @@ def cluster_of(scenario: Scenario, *, num_bytes: int) -> Cluster:
     )
 
 
-def run_trial(scenario: Scenario, tuned: Tuned, *, policy: str, seed: int) -> Trial:
-    """Train under a policy in the virtual world."""
+def run_trial(scenario: Scenario, tuned: Tuned, *, policy: str, seed: int, trace: Path | None = None) -> Trial:
+    """Train under a policy in the virtual world; ``trace`` is a folder for its log."""
     problem = FAMILIES[scenario.family].make(scenario.seed, scenario.difficulty)
     with seeded(seed):
         model = _with_ballast(build_model(problem, scenario))
@@ -132,7 +133,7 @@ def run_trial(scenario: Scenario, tuned: Tuned, *, policy: str, seed: int) -> Tr
     given = _Given()
 
     def work(job: VirtualJob) -> RunResult | None:
-        return _work(job, scenario, problem, given, policy=policy, rate=tuned.rate, seed=seed)
+        return _work(job, scenario, problem, given, policy=policy, rate=tuned.rate, seed=seed, trace=trace)
 
     cluster = cluster_of(scenario, num_bytes=num_bytes)
     try:
@@ -193,7 +194,15 @@ class _Given:
 
 
 def _work(
-    job: VirtualJob, scenario: Scenario, problem: Problem, given: _Given, *, policy: str, rate: float, seed: int
+    job: VirtualJob,
+    scenario: Scenario,
+    problem: Problem,
+    given: _Given,
+    *,
+    policy: str,
+    rate: float,
+    seed: int,
+    trace: Path | None,
 ) -> RunResult | None:
     """Train as one worker; the result is rank 0's."""
     rank = job.place.rank
@@ -209,6 +218,7 @@ def _work(
         model,
         optimizers if len(optimizers) > 1 else optimizers[0],
         policy=policy,
+        trace=trace,
         total_samples=scenario.num_samples,
         options=JoinOptions(
             num_servers=min(most_servers, scenario.num_workers),
