@@ -1,4 +1,4 @@
-"""What half and double of each number of `adaptive` come to, on development scenarios.
+"""Halve and double each number of `adaptive` on development scenarios, and show what comes of it.
 
     python benchmarks/evidence/sensitivity.py --scenarios 13,14,24
 

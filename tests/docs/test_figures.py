@@ -14,7 +14,7 @@ ROW = re.compile(
     r"^\| (1\d{3})-\S+ \| \S+, \S+, x\S+ \| [^|]+ \| (\w+) \| [\d.]+ \| ([\d.]+) ± [\d.]+ \| (-?[\d.]+) ± [\d.]+ \|$",
     flags=re.MULTILINE,
 )
-WORDS = {3: "three", 10: "ten", 12: "twelve", 15: "fifteen", 40: "forty"}
+WORDS = {3: "three", 10: "ten", 12: "twelve", 16: "sixteen", 40: "forty"}
 
 
 class Scenario(NamedTuple):

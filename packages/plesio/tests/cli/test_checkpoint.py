@@ -150,7 +150,6 @@ def test_the_latest_is_the_one_that_was_taken_last(run: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("checkpoint", "Missing command"),
         ("checkpoint shw", "No such command"),
         ("checkpoint show none", "there is no folder none"),
         ("checkpoint show train.py", "train.py is no folder; write that of a checkpoint"),

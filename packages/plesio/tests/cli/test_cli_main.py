@@ -152,7 +152,6 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("lab probe --workers 2 --out none/x.toml", "there is no folder"),
         ("lab probe --workers 2 --json .", "is a folder; write a file's name"),
         ("lab probe --workers 2 --out cluster.json", "a cluster file's name ends in .toml"),
-        ("lab testbed", "Missing command"),
         ("lab testbed up 4x1gb", 'unknown cluster "4x1gb"'),
         ("lab testbed up 4x1gbe --cores-per-host 0", "--cores-per-host 0: write 0.05 or more"),
         ("lab testbed up 4x1gbe --jitter some", "some"),
