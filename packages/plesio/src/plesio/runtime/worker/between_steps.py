@@ -41,12 +41,12 @@ class BetweenSteps:
         self.has_gradients = replica.has_gradients
         self._checkpoint = None if saver is None else partial(times.save, saver.take)
         self.policy = policy.spec
-        self._unequal = not policy.synchronous and not policy.has_collectives
+        self.unequal = not policy.synchronous and not policy.has_collectives
         """True if workers may have unequally many batches, and no collective is Plesio's own."""
 
     def num_collectives(self) -> int:
-        """Count the collectives of the script's group so far, where a worker may have more batches than others."""
-        group = dist.group.WORLD if self._unequal and dist.is_initialized() else None
+        """Count the collectives of the script's group so far."""
+        group = dist.group.WORLD if dist.is_initialized() else None
         return 0 if group is None else int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
 
     def begin(self) -> None:

@@ -271,11 +271,12 @@ class Loops:
                 self._gave = True
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
-                stepped, calls = self._stepped, self._between.num_collectives()
+                stepped = self._stepped
+                calls = self._between.num_collectives() if self._between.unequal else 0
                 yield given.batch
                 if stepped == self._stepped:
                     self._look_at_last()
-                if calls != self._between.num_collectives():
+                if self._between.unequal and calls != self._between.num_collectives():
                     self._warn(_COLLECTIVE.format(policy=self._between.policy))
         finally:
             batches.close()

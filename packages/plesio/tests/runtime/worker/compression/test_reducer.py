@@ -52,7 +52,7 @@ def test_all_ranks_get_the_same_bits_and_bytes_are_as_the_closed_form_says(text:
     for means, figures, counted in values:
         assert all(torch.equal(mine, first) for mine, first in zip(means, values[0][0], strict=True))
         expected = clocks * parse_compression(text).sent_bytes(SHAPES, num_ranks=RANKS)
-        assert figures.sent_bytes == counted == expected
+        assert figures.sent_bytes == expected < counted  # Gloo's message heads come on top
         assert figures.num_exchanges == clocks
         assert figures.uncompressed_bytes == clocks * round(2 * 3 / 4 * 4 * SIZE)
         assert figures.ratio == pytest.approx(figures.uncompressed_bytes / expected)
