@@ -8,6 +8,7 @@ on virtual workers, by `LocalJob` on processes (which load this file), and by an
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 import random
 import subprocess
@@ -316,25 +317,25 @@ def test_loader_processes_visit_every_sample_and_repeat_their_augmentation(polic
     assert distance(once[0].state, other[0].state) > 1e-4
 
 
-def digest_of_families(folder: Path, first: int) -> str:
-    """Return a digest of the files and parameters of simulations of every second family of policies."""
-    digest = hashlib.sha256()
+def digests_of_families(folder: Path, first: int) -> dict[str, str]:
+    """Return digests of the files and parameters of simulations of every second family of policies."""
+    digests = {}
     for number, policy in enumerate(FAMILIES[first::2]):
         trace = folder / str(number)
         training = Training(policy=policy, dropout=0.2, batch_norm=True, epochs=1, trace=trace)
         result = virtual(training, num_workers=4).runs[0]
         assert result.parameters_sha256 is not None
-        digest.update(result.parameters_sha256.encode())
+        digests[policy] = result.parameters_sha256
         for path in sorted(trace.iterdir()):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+            digests[f"{policy}: {path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_simulations_do_not_depend_on_the_process_or_the_order_of_its_hashes(first: int, tmp_path: Path):
     program = (
-        "import pathlib, runpy, sys; "
-        "print(runpy.run_path(sys.argv[1])['digest_of_families'](pathlib.Path(sys.argv[2]), int(sys.argv[3])))"
+        "import json, pathlib, runpy, sys; module = runpy.run_path(sys.argv[1]); "
+        "print(json.dumps(module['digests_of_families'](pathlib.Path(sys.argv[2]), int(sys.argv[3]))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, __file__, str(tmp_path / "there"), str(first)],
@@ -344,4 +345,4 @@ def test_simulations_do_not_depend_on_the_process_or_the_order_of_its_hashes(fir
         timeout=100,
         check=True,
     )
-    assert done.stdout.strip() == digest_of_families(tmp_path / "here", first)
+    assert json.loads(done.stdout) == digests_of_families(tmp_path / "here", first)
