@@ -106,6 +106,10 @@ def test_what_is_far_from_anything_published_says_so(tmp_path: Path):
         ("a.csv", "step\nquick\n", 'row 1: "quick"'),
         ("a.csv", "step\n-1\n", 'row 1: a step of "-1"; write seconds, more than 0'),
         ("a.csv", "step,sequence-parallel\n1,perhaps\n", 'row 1: "perhaps" for sequence-parallel; write yes or no'),
+        ("a.csv", "step,tp\n4.6,2\n4.6,2,9\n", "a.csv, row 2: 3 values below 2 columns; write commas between values"),
+        ("a.csv", "step;tp\n4,6;2\n", "a.csv, row 1: 2 values below 1 column; write commas between values, and points"),
+        ("a.csv", "step,TP,tp\n4.6,2,2\n", 'two columns for "tp"; write one'),
+        ("a.csv", "tp,step\n4\n", "row 1: "),
         ("a.log", "nothing", 'no "elapsed time per iteration (ms)" of Megatron-LM'),
         ("a.jsonl", '{"schema": 1, "worker": 0, "policy": "bsp", "origin_s": 0.0}\n', "no two steps after each other"),
     ],
@@ -116,6 +120,26 @@ def test_a_file_without_steps_is_refused_in_a_line(tmp_path: Path, name: str, te
         read_own_steps(tmp_path / name, inputs_of(estimate))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "message"),
+    [
+        ("step\n0.001\n", {}, "steps.csv: the steps are too short: "),
+        ("step\n4.6\n", {"cluster": "1xb200", "tp": 1}, "would be .*, above the peak; check the unit"),
+        ("step\n7210\n", {}, "step 1 took 2 h .*times as long as published constants say; check the unit"),
+        ("step,tp\n14,2\n5.5,2\n", {}, "step . took .*, and constants fitted to it say .*; check the unit"),
+    ],
+)
+def test_steps_that_no_machine_takes_are_refused(tmp_path: Path, text: str, given: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        calibrated_estimate(tmp_path, "steps.csv", text, any_memory=True, **given)
+
+
+def test_a_table_may_begin_with_a_mark_and_have_capitals(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("\ufeffStep,TP\n4.6,2\n", encoding="utf-8")
+    (step,) = read_own_steps(tmp_path / "a.csv", inputs_of(estimate))
+    assert (step.step_s, step.given) == (4.6, {"tp": 2})
 
 
 def test_a_row_that_cannot_be_laid_out_names_itself(tmp_path: Path):

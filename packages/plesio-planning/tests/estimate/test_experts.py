@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from plesio.cli.commands import invoke
+from plesio.core.errors import ConfigError
 from plesio_planning.estimate import SOFTWARE, Layout, Step, estimate_memory, estimate_step, find_model, parse_machine
 
 MACHINE = parse_machine("2048xh800")
@@ -61,6 +62,11 @@ def test_padding_to_a_capacity_is_computed_and_sent():
     layout = replace(THEIRS, software=ONE_BY_ONE)
     assert step(layout, model=padded).expert_s == pytest.approx(1.5 * step(layout).expert_s, rel=0.01)
     assert step(layout, model=padded).matrix_s > 1.1 * step(layout).matrix_s
+
+
+def test_a_capacity_that_drops_tokens_is_refused():
+    with pytest.raises(ConfigError, match=r"capacity_factor is 0\.5, which drops tokens; write 1 or more"):
+        replace(DEEPSEEK, capacity_factor=0.5)
 
 
 def test_experts_may_be_whole_where_layers_are_cut():

@@ -108,6 +108,9 @@ def test_what_nothing_keeps_to_is_refused_with_the_nearest():
         Limits(start="2027-01-01", by="2026-01-01")
     with pytest.raises(ConfigError, match='by is "soon", no day; write one as in 2027-03-01'):
         Limits(by="soon")
+    for days in ({"by": "9999-12-31"}, {"budget_dollars": 1e6, "start": "9999-12-30"}):
+        with pytest.raises(ConfigError, match=r"(by|start) is 9999-12-3.; write a day of 2000 to 2100"):
+            Limits(**days)  # type: ignore[arg-type]
 
 
 def test_a_given_margin_is_sure_and_stretches_the_run():

@@ -285,7 +285,10 @@ def _calibrated(found: Estimate, path: Path, asked: Mapping[str, Any]) -> Estima
             steps.append((estimate(**{**asked, **own.given}).training, own.step_s))
         except ConfigError as error:
             raise ConfigError(f"{path}, row {number}: {error}") from None
-    calibration = calibrate_to(steps, found.training)
+    try:
+        calibration = calibrate_to(steps, found.training)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     training = calibrated(found.training, calibration)
     return replace(
         found, training=training, sensitivities=tornado(training), calibration=calibration, uncalibrated=found.training

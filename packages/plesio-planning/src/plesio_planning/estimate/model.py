@@ -105,8 +105,10 @@ class Transformer:
                 f"{self.name}: a token goes to {self.experts_per_token} of {self.num_experts} experts; "
                 f"write {self.num_experts} or less for `experts_per_token`"
             )
-        if not self.capacity_factor > 0:
-            raise ArgumentError(f"{self.name}: `capacity_factor` is {self.capacity_factor:g}; write more than 0")
+        if not self.capacity_factor >= 1:
+            raise ArgumentError(
+                f"{self.name}: `capacity_factor` is {self.capacity_factor:g}, which drops tokens; write 1 or more"
+            )
         if self.num_experts == 1 and self.capacity_factor != 1:
             raise ArgumentError(f"{self.name}: `capacity_factor` is of experts, and there are none; leave it out")
         self._check_layers()

@@ -51,6 +51,10 @@ _FAR = 2.0
 """Spreads from the published value that need a reason."""
 _MEGATRON = re.compile(r"elapsed time per iteration \(ms\): ([0-9.]+)")
 _STEP_COLUMNS = ("step", "step_s")
+_MISSED = 0.3
+"""Relative error after the fit from which the steps are not of the run that the file says."""
+_SLOWER = 10.0
+"""Time of a step over that of the published constants from which it is in another unit, or of another run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,7 @@ def read_own_steps(path: Path, inputs: Sequence[Input]) -> list[OwnStep]:
     try:
         if path.suffix == ".jsonl":
             return [OwnStep(given={}, step_s=_step_of_trace(path))]
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; write a table of steps, a trace or a log") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -201,23 +205,32 @@ def _step_of_trace(path: Path) -> float:
 
 def _rows(path: Path, text: str, inputs: Sequence[Input]) -> Iterator[OwnStep]:
     known = {one.option[2:]: one for one in inputs} | {one.name: one for one in inputs}
-    rows = list(csv.DictReader(line for line in text.splitlines() if line.strip() and not line.startswith("#")))
-    if not rows:
+    rows = list(csv.reader(line for line in text.splitlines() if line.strip() and not line.startswith("#")))
+    if len(rows) < 2:
         raise ConfigError(f"{path} has no rows; write a header with a column step, and a row for each step")
-    columns = [name.strip() for name in rows[0]]
+    columns = [name.strip().lower() for name in rows[0]]
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) > len(columns):
+            raise ConfigError(
+                f"{path}, row {number}: {counted(len(row), 'value')} below {counted(len(columns), 'column')}; "
+                "write commas between values, and points in decimals"
+            )
     step = next((name for name in _STEP_COLUMNS if name in columns), None)
     if step is None:
         raise ConfigError(f"{path} has no column step; write one with the seconds of each step")
     for name in columns:
         if name != step and name not in known:
             raise ConfigError(f'{path}: "{name}" is no option of plesio estimate; {nearest(name, known)}')
-    for number, row in enumerate(rows, start=1):
-        values = {str(name).strip(): (value or "").strip() for name, value in row.items()}
+    names = [name if name == step else known[name].name for name in columns]
+    if repeated := next((name for name, one in zip(columns, names, strict=True) if names.count(one) > 1), None):
+        raise ConfigError(f'{path} has two columns for "{repeated}"; write one')
+    for number, row in enumerate(rows[1:], start=1):
+        values = {name: value.strip() for name, value in zip(columns, row, strict=False)}
         try:
             given = {
                 known[name].name: _value(known[name], text) for name, text in values.items() if text and name != step
             }
-            step_s = _seconds(values[step])
+            step_s = _seconds(values.get(step, ""))
         except ConfigError as error:
             raise ConfigError(f"{path}, row {number}: {error}") from None
         yield OwnStep(given=given, step_s=step_s)
@@ -248,6 +261,9 @@ def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Ow
         steps: Runs as estimated, with the seconds that a step of each took.
         asked: Run that the constants are for.
 
+    Raises:
+        ConfigError: No constants that can be explain the steps. One line.
+
     >>> from plesio_planning.estimate.estimate import estimate
     >>> run = estimate(model="llama-3-8b", cluster="64xh100", tokens=1e12, tp=2, zero=1).training
     >>> found = calibrate_to([(run, 1.2 * run.step.total_s)], run)
@@ -272,10 +288,19 @@ def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Ow
     def residuals(deviations: Sequence[float]) -> Any:
         return np.concatenate([deviations, (predicted(deviations, own) - logs) / _ERROR])
 
-    found = least_squares(residuals, np.zeros(len(free)), diff_step=1e-3, x_scale=1.0)
+    # a link may be all that its data sheet says, but no more
+    most = [
+        math.log(1 / one.begin) / one.spread if one.name == "network_efficiency" and one.begin < 1 else math.inf
+        for one in free
+    ]
+    found = least_squares(residuals, np.zeros(len(free)), diff_step=1e-3, x_scale=1.0, bounds=(-math.inf, most))
     covariance = np.linalg.inv(found.jac.T @ found.jac)
     deviations = [float(value) for value in found.x]
     constants = moved(begin, deviations, free)
+    after_s = tuple(_step_s(training, constants) for training in own)
+    before_s = tuple(_step_s(training, begin) for training in own)
+    measured_s = tuple(measured for _, measured in steps)
+    _check_possible(constants, free, before_s, after_s, measured_s)
     # what a spread of each constant does to the asked step
     at = float(predicted(deviations, [asked])[0])
     slopes = np.array(
@@ -291,11 +316,38 @@ def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Ow
             for place, (one, deviation) in enumerate(zip(free, deviations, strict=True))
         ),
         names=tuple(f"{number}: {training.machine.name}" for number, training in enumerate(own, start=1)),
-        measured_s=tuple(measured for _, measured in steps),
-        before_s=tuple(_step_s(training, begin) for training in own),
-        after_s=tuple(_step_s(training, constants) for training in own),
+        measured_s=measured_s,
+        before_s=before_s,
+        after_s=after_s,
         step_error=math.sqrt(_ERROR**2 + float(slopes @ covariance @ slopes)),
     )
+
+
+def _check_possible(
+    constants: Constants,
+    free: Sequence[Fitted],
+    before_s: Sequence[float],
+    after_s: Sequence[float],
+    measured_s: Sequence[float],
+) -> None:
+    """Make sure that no share of a peak is above 1, and that the steps are explained."""
+    check = "check the unit of the steps, their batch, and their machine"
+    for one in free:
+        value = getattr(constants, one.name)
+        share = value[one.architecture] if one.architecture else value
+        if one.name.endswith("_efficiency") and share > 1:
+            raise ConfigError(f"the steps are too short: {one.name} would be {share:.3g}, above the peak; {check}")
+    for number, (before, after, measured) in enumerate(zip(before_s, after_s, measured_s, strict=True), start=1):
+        if measured > _SLOWER * before:
+            raise ConfigError(
+                f"step {number} took {format_seconds(measured)}, {measured / before:.3g} times as long as published "
+                f"constants say; {check}"
+            )
+        if abs(after / measured - 1) > _MISSED:
+            raise ConfigError(
+                f"step {number} took {format_seconds(measured)}, and constants fitted to it say "
+                f"{format_seconds(after)}; {check}"
+            )
 
 
 def _free_constants(trainings: Sequence[Training]) -> list[Fitted]:
@@ -323,9 +375,16 @@ def _free_constants(trainings: Sequence[Training]) -> list[Fitted]:
 def _fitted(one: Fitted, deviation: float, left: float) -> FittedConstant:
     after = one.begin * math.exp(one.spread * deviation)
     factor = math.exp(NormalDist().inv_cdf(0.95) * one.spread * left)
+    most = 1.0 if one.name.endswith("_efficiency") else math.inf
     name = f"{one.name} of {one.architecture}" if one.architecture else one.name
     return FittedConstant(
-        name=name, before=one.begin, after=after, low=after / factor, high=after * factor, left=left, moved=deviation
+        name=name,
+        before=one.begin,
+        after=after,
+        low=after / factor,
+        high=min(after * factor, most),
+        left=left,
+        moved=deviation,
     )
 
 

@@ -59,7 +59,10 @@ def plan_finding(plans: RunPlans) -> str:
     best, limits = plans.best, plans.limits
     training = best.training
     confidence = training.conditions.confidence
-    ends = limits.first_day + timedelta(seconds=best.total_s)
+    try:
+        ends = str(limits.first_day + timedelta(seconds=best.total_s))
+    except OverflowError:
+        ends = "a day after the year 9999"
     what = "the cheapest" if limits.by is not None else "the fastest"
     which = (
         f"{what} machine that does it with {100 * confidence:g} % confidence"

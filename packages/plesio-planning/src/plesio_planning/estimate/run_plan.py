@@ -25,6 +25,8 @@ RUN_OVER_SEARCH = 1.3
 docs/planning/index.md, which took 1.1 to 1.5 times as long."""
 _RUN_OVER_SEARCH_ERROR = 0.11
 """Relative standard deviation of these nine."""
+_YEARS = 2000, 2100
+"""Years that a day may be of."""
 _POINTS = 64
 """Points at which a probability is integrated."""
 
@@ -53,8 +55,9 @@ class Limits:
             return
         if self.start is None:
             object.__setattr__(self, "start", str(date.today()))
+        first = self.first_day
         if self.by is not None and self.seconds <= 0:
-            raise ArgumentError(f"`by` is {self.by}, and the run begins on {self.first_day}; write a later day")
+            raise ArgumentError(f"`by` is {self.by}, and the run begins on {first}; write a later day")
 
     @property
     def given(self) -> bool:
@@ -89,9 +92,12 @@ class Limits:
 
 def _day(name: str, text: str) -> date:
     try:
-        return date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
         raise ArgumentError(f'`{name}` is "{text}", no day; write one as in 2027-03-01') from None
+    if not _YEARS[0] <= day.year <= _YEARS[1]:
+        raise ArgumentError(f"`{name}` is {text}; write a day of {_YEARS[0]} to {_YEARS[1]}")
+    return day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
