@@ -240,9 +240,12 @@ def test_a_layout_goes_to_a_program_and_back(tmp_path: Path, capsys: pytest.Capt
         for name in ("first", "second")
     ]
     assert totals[0] == totals[1]
-    # options change what is read
+    # options change what is read, and what is not read is named
+    (tmp_path / "train.sh").write_text(f"{out} --lr 1e-4")
     assert invoke(f"{line} --import {tmp_path / 'train.sh'} --model llama-3-8b --pp 1 --vpp 1 --zero 1".split()) == 0
-    assert "tp 8, dp 8, zero 1" in capsys.readouterr().out
+    read = capsys.readouterr()
+    assert "tp 8, dp 8, zero 1" in read.out
+    assert read.err == "Nothing is read from these of the imported file: --lr\n"
 
 
 def test_deepseek_v3_is_estimated(capsys: pytest.CaptureFixture[str]):

@@ -36,6 +36,7 @@ LAYOUTS = {
         ("llama-3-8b", Layout(dp=64, zero=3, software=replace(SOFTWARE["current"], quantizes_exchanges=True))),
     ],
 }
+NO_MODE = "activation_checkpoint.mode = 'none'\n"
 CASES = [(program, name, layout) for program, cases in LAYOUTS.items() for name, layout in cases]
 
 
@@ -53,6 +54,7 @@ def test_a_file_that_is_read_is_the_layout_that_was_written(tmp_path: Path, prog
     read = Layout(**values)
     assert replace(read, etp=read.expert_tp) == replace(layout, etp=layout.expert_tp)
     assert found.global_batch == batch
+    assert not found.unread
     if program == "megatron":
         read_model = find_model(None, **{size: value for size, value in found.sizes.items() if value is not None})
         assert replace(read_model, name=name) == model
@@ -103,6 +105,12 @@ def test_what_a_program_cannot_say_is_refused(program: str, layout: Layout, mess
         ("a.toml", "[model]\n", "neither [parallelism] nor [training]"),
         ("a.toml", "[training]\n[activation_checkpoint]\nmode = 'selective'", "is not modelled; write"),
         ("a.toml", "x", "no TOML"),
+        ("a.toml", "parallelism = 3", '"parallelism" is 3; write a section of values'),
+        ("a.toml", f'{NO_MODE}[parallelism]\ntensor_parallel_degree = "2"', 'degree" is "2"; write a whole number'),
+        ("a.toml", f'{NO_MODE}[training]\nglobal_batch_size = "512"', 'size" is "512"; write a whole number'),
+        ("a.toml", f"{NO_MODE}[training]\nenable_cpu_offload = 1", 'offload" is 1; write true or false'),
+        ("a.json", '{"zero_optimization": 2}', '"zero_optimization" is 2; write a section of values'),
+        ("a.sh", "--num-layers 2 --num-experts 2 --moe-expert-capacity-factor x", "factor x is no number; write one"),
         ("a.sh", "torchrun train.py", "neither --tensor-model-parallel-size nor --num-layers"),
         ("a.sh", "--tensor-model-parallel-size two", "--tensor-model-parallel-size two is no whole number"),
         ("a.sh", "--tensor-model-parallel-size '2", "no flags of a shell"),
@@ -116,6 +124,28 @@ def test_a_file_that_is_none_is_refused_in_a_line(tmp_path: Path, name: str, tex
     assert message in str(refused.value)
     assert str(refused.value).startswith(str(tmp_path))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "unread"),
+    [
+        ("a.sh", "--num-layers 2 --lr 1e-4 --save out", ("--lr", "--save")),
+        ("a.toml", f"{NO_MODE}[training]\nsteps = 3\n[optimizer]\nlr = 1", ("optimizer", "training.steps")),
+        (
+            "a.json",
+            '{"zero_optimization": {"stage": 1, "round_robin": true}, "steps": 2}',
+            ("steps", "zero_optimization.round_robin"),
+        ),
+    ],
+)
+def test_names_that_nothing_is_read_from_are_kept(tmp_path: Path, name: str, text: str, unread: tuple[str, ...]):
+    (tmp_path / name).write_text(text)
+    assert import_run(tmp_path / name).unread == unread
+
+
+def test_the_last_of_a_flag_counts(tmp_path: Path):
+    (tmp_path / "a.sh").write_text("--tensor-model-parallel-size 2 --tensor-model-parallel-size=4")
+    assert import_run(tmp_path / "a.sh").layout["tp"] == 4
 
 
 def test_no_file_is_a_line(tmp_path: Path):

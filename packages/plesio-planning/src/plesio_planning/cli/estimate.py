@@ -80,6 +80,8 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 def _show(estimate: "Estimate", *, out: Path | None, json_file: Path | None) -> None:
     from plesio_planning.report.estimate import estimate_values, render_estimate, write_estimate
 
+    if estimate.unread:
+        typer.echo(f"Nothing is read from these of the imported file: {', '.join(estimate.unread)}", err=True)
     if estimate.exported:
         # standard output is the file
         typer.echo(estimate.findings[0], err=True)

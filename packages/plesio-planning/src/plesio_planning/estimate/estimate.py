@@ -123,6 +123,7 @@ class Estimate:
         calibration: Constants of one's own steps; None if there are none.
         uncalibrated: The run with published constants, where there are others.
         exported: The layout as a file of a training program; empty if nobody asked.
+        unread: Names in an imported file that nothing is read from.
     """
 
     training: Training
@@ -136,6 +137,7 @@ class Estimate:
     calibration: OwnConstants | None = None
     uncalibrated: Training | None = None
     exported: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def findings(self) -> Sequence[str]:
@@ -273,6 +275,7 @@ def estimate(
         exported=files.exported(
             found.training.model, found.training.layout, global_batch=found.training.step.num_samples
         ),
+        unread=imported.unread,
     )
 
 

@@ -66,7 +66,7 @@ def import_run(path: Path) -> ImportedRun:
         ConfigError: It cannot be read, or has something that is not modelled. One line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; write one of Megatron-LM, torchtitan or DeepSpeed") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -9,13 +9,27 @@ import json
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.estimate.exports.file_format import ImportedRun, refuse
+from plesio_planning.estimate.exports.file_format import ImportedRun, refuse, unread_names, value_of
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model
 
 __all__ = ["read", "write"]
 
 _ELSEWHERE = "export to megatron or torchtitan, or write 1"
+_KNOWN = {
+    "train_batch_size": "",
+    "train_micro_batch_size_per_gpu": "",
+    "gradient_accumulation_steps": "",
+    "bf16": "",
+    "fp16": "",
+    "data_types": "",
+    "tensor_parallel": "",
+    "activation_checkpointing": "",
+    "sequence_parallel_size": "",
+    "zero_optimization": "stage overlap_comm offload_optimizer offload_param zero_quantized_weights "
+    "zero_quantized_gradients",
+}
+"""Keys that are written or read, by section; all of a section without them."""
 
 
 def write(model: Model, layout: Layout, global_batch: int) -> str:
@@ -77,7 +91,7 @@ def read(text: str) -> ImportedRun:
     if not isinstance(values, dict) or not {"zero_optimization", "train_micro_batch_size_per_gpu"} & values.keys():
         raise ConfigError('no "zero_optimization"; write a configuration of DeepSpeed (a config.json is a model)')
     zero = _section(values, "zero_optimization")
-    if int(values.get("sequence_parallel_size", 1)) > 1:
+    if _whole(values, "sequence_parallel_size", 1) > 1:
         raise ConfigError('"sequence_parallel_size" is of Ulysses, which is not modelled; write 1')
     offload = _section(zero, "offload_optimizer").get("device", "none")
     if _section(zero, "offload_param").get("device", "none") != "none" or offload == "nvme":
@@ -100,20 +114,17 @@ def read(text: str) -> ImportedRun:
         **({"quantizes_exchanges": True} if zero.get("zero_quantized_gradients") else {}),
     }
     batch = values.get("train_batch_size")
-    return ImportedRun(layout=layout, settings=settings, global_batch=batch if type(batch) is int else None)
+    return ImportedRun(
+        layout=layout,
+        settings=settings,
+        global_batch=batch if type(batch) is int else None,
+        unread=unread_names(values, _KNOWN),
+    )
 
 
 def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.get(name, {})
-    if not isinstance(found, dict):
-        raise ConfigError(f'"{name}" is {json.dumps(found)}, no section; write an object')
-    return found
+    return value_of(values, name, {})
 
 
 def _whole(values: dict[str, Any], name: str, usual: int) -> int:
-    found = values.get(name, usual)
-    if found == "auto":
-        return usual
-    if type(found) is not int:
-        raise ConfigError(f'"{name}" is {json.dumps(found)}; write a whole number')
-    return found
+    return usual if values.get(name) == "auto" else value_of(values, name, usual)

@@ -1,14 +1,19 @@
 """The parts that files of all programs have in common."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from plesio.core.errors import ArgumentError
+from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["FileFormat", "ImportedRun", "layers_of_part", "refuse", "transformer_of"]
+__all__ = ["FileFormat", "ImportedRun", "layers_of_part", "refuse", "transformer_of", "unread_names", "value_of"]
+
+_Value = TypeVar("_Value", bool, int, str, list[Any], dict[str, Any])
+_KINDS = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "a section of values"}
+"""Words for the types that a file's values have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,7 @@ class ImportedRun:
         global_batch: Sequences of a step; None where a file does not say.
         part_layers: Layers of a part of an interleaved stage, of which ``vpp`` follows; None where there are none.
         instances: Groups of replicas that hold the same, of which ``shard`` follows.
+        unread: Names in the file that nothing is read from.
     """
 
     layout: Mapping[str, Any]
@@ -30,6 +36,7 @@ class ImportedRun:
     global_batch: int | None = None
     part_layers: int | None = None
     instances: int = 1
+    unread: tuple[str, ...] = ()
 
     def layout_on(self, num_devices: int, *, num_layers: int) -> Mapping[str, Any]:
         """Return the layout's attributes, with those that follow from the devices and the model's layers."""
@@ -54,6 +61,27 @@ class FileFormat:
     suffix: str
     write: Callable[[Model, Layout, int], str]
     read: Callable[[str], ImportedRun]
+
+
+def value_of(values: Mapping[str, Any], name: str, usual: _Value) -> _Value:
+    """Return a value of a file, or the usual one where there is none, whose type it must have.
+
+    Raises:
+        ConfigError: It is of another type.
+    """
+    found = values.get(name, usual)
+    if type(found) is not type(usual):
+        raise ConfigError(f'"{name}" is {json.dumps(found, default=str)}; write {_KINDS[type(usual)]}')
+    return found
+
+
+def unread_names(values: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys that are not known, with their sections; ``known`` has the keys of each, and all without any."""
+    found = [name for name in values if name not in known]
+    for section, keys in known.items():
+        if keys:
+            found += [f"{section}.{key}" for key in values.get(section, {}) if key not in keys.split()]
+    return tuple(found)
 
 
 def refuse(program: str, layout: Layout, unable: Mapping[str, tuple[bool, str]]) -> None:

@@ -19,6 +19,22 @@ __all__ = ["read", "write"]
 _NAME = "Megatron-LM"
 _LEAN = ("use-precision-aware-optimizer", "main-grads-dtype bf16")
 _STRATEGIES = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_KNOWN = (
+    "tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size expert-model-parallel-size "
+    "expert-tensor-parallel-size sequence-parallel recompute-granularity recompute-method recompute-num-layers "
+    "recompute-modules bf16 fp16 fp8-format decoder-last-pipeline-num-layers account-for-loss-in-pipeline-split "
+    "account-for-embedding-in-pipeline-split num-layers-per-virtual-pipeline-stage "
+    "num-virtual-stages-per-pipeline-rank use-distributed-optimizer use-megatron-fsdp use-custom-fsdp "
+    "data-parallel-sharding-strategy num-distributed-optimizer-instances overlap-grad-reduce overlap-param-gather "
+    "use-precision-aware-optimizer main-grads-dtype optimizer-cpu-offload num-layers hidden-size num-attention-heads "
+    "ffn-hidden-size seq-length max-position-embeddings vocab-size multi-latent-attention kv-lora-rank q-lora-rank "
+    "qk-head-dim v-head-dim qk-pos-emb-head-dim group-query-attention num-query-groups kv-channels qk-layernorm swiglu "
+    "disable-bias-linear normalization position-embedding-type attention-dropout hidden-dropout "
+    "untie-embeddings-and-output-weights num-experts moe-router-topk moe-ffn-hidden-size "
+    "moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor moe-router-group-topk "
+    "micro-batch-size global-batch-size tp-comm-overlap"
+)
+"""Flags that are written or read."""
 _PARTIAL = ("layernorm", "moe_act", "mla_up_proj")
 
 
@@ -230,11 +246,12 @@ def read(text: str) -> ImportedRun:
         global_batch=number("global-batch-size", 0) or None,
         part_layers=number("num-layers-per-virtual-pipeline-stage", 0) or None,
         instances=number("num-distributed-optimizer-instances", 1),
+        unread=tuple(f"--{name}" for name in flags if name not in _KNOWN.split()),
     )
 
 
 def _flags(text: str) -> dict[str, list[str]]:
-    """Return the words after each flag."""
+    """Return the words after each flag; of one that is there twice, those after the last."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
@@ -244,7 +261,7 @@ def _flags(text: str) -> dict[str, list[str]]:
     for word in words:
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
-            values = found.setdefault(name, [])
+            values = found[name] = []
             if value:
                 values.append(value)
         elif values is not None:
@@ -282,7 +299,7 @@ def _sizes(flags: dict[str, list[str]], number: Callable[[str, int], int]) -> di
         "sequence_length": number("seq-length", 2048),
         "gated": gated,
         "biases": "disable-bias-linear" not in flags,
-        "dropout": flags.get("hidden-dropout", ["0.1"])[0] not in ("0", "0.0"),
+        "dropout": flags.get("hidden-dropout") not in (["0"], ["0.0"]),
         "tied_embeddings": "untie-embeddings-and-output-weights" not in flags,
         "query_key_norms": "qk-layernorm" in flags,
     }
@@ -316,5 +333,11 @@ def _expert_sizes(flags: dict[str, list[str]], number: Callable[[str, int], int]
             raise ConfigError(f"--moe-layer-freq {layers} is not modelled; write ([0]*DENSE+[1]*OTHERS)")
         sizes |= {"num_dense_layers": int(dense[4:]), "dense_ffn_size": ffn}
     if "moe-expert-capacity-factor" in flags:
-        sizes["capacity_factor"] = float(flags["moe-expert-capacity-factor"][0])
+        words = " ".join(flags["moe-expert-capacity-factor"])
+        try:
+            sizes["capacity_factor"] = float(words)
+        except ValueError:
+            raise ConfigError(
+                f"--moe-expert-capacity-factor {words} is no number; write one, as --moe-expert-capacity-factor 1.25"
+            ) from None
     return sizes

@@ -8,7 +8,14 @@ import tomllib
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.estimate.exports.file_format import ImportedRun, layers_of_part, refuse, transformer_of
+from plesio_planning.estimate.exports.file_format import (
+    ImportedRun,
+    layers_of_part,
+    refuse,
+    transformer_of,
+    unread_names,
+    value_of,
+)
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Model
 
@@ -16,6 +23,18 @@ __all__ = ["read", "write"]
 
 _FLOAT8 = "quantize.linear.float8"
 _SCHEDULES = {"1F1B", "Interleaved1F1B"}
+_KNOWN = {
+    "training": "local_batch_size global_batch_size seq_len mixed_precision_param mixed_precision_reduce "
+    "enable_cpu_offload",
+    "parallelism": "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
+    "tensor_parallel_degree enable_async_tensor_parallel context_parallel_degree expert_parallel_degree "
+    "expert_tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule "
+    "pipeline_parallel_microbatch_size pipeline_parallel_first_stage_less_layers "
+    "pipeline_parallel_last_stage_less_layers pipeline_parallel_layers_per_stage",
+    "activation_checkpoint": "mode",
+    "model": "converters",
+}
+"""Keys that are written or read, by section."""
 
 
 def write(model: Model, layout: Layout, global_batch: int) -> str:
@@ -107,31 +126,33 @@ def read(text: str) -> ImportedRun:
         raise ConfigError(f"no TOML: {error}") from None
     if "parallelism" not in values and "training" not in values:
         raise ConfigError("neither [parallelism] nor [training]; write a configuration of torchtitan")
-    training, parallelism = values.get("training", {}), values.get("parallelism", {})
-    mode = values.get("activation_checkpoint", {}).get("mode", "selective")
+    training, parallelism = value_of(values, "training", {}), value_of(values, "parallelism", {})
+    mode = value_of(value_of(values, "activation_checkpoint", {}), "mode", "selective")
     if mode not in ("none", "full"):
         raise ConfigError(f'activation_checkpoint.mode "{mode}" is not modelled; write "none" or "full"')
-    pp, cp = (parallelism.get(f"{name}_parallel_degree", 1) for name in ("pipeline", "context"))
-    schedule = parallelism.get("pipeline_parallel_schedule", "1F1B")
+    pp, cp = (value_of(parallelism, f"{name}_parallel_degree", 1) for name in ("pipeline", "context"))
+    schedule = value_of(parallelism, "pipeline_parallel_schedule", "1F1B")
     if pp > 1 and schedule not in _SCHEDULES:
         raise ConfigError(f'pipeline_parallel_schedule "{schedule}" is not modelled; write one of {sorted(_SCHEDULES)}')
-    replicates = parallelism.get("data_parallel_replicate_degree", 1)
-    shards = parallelism.get("data_parallel_shard_degree", -1)
-    always = parallelism.get("fsdp_reshard_after_forward", "default")
+    replicates = value_of(parallelism, "data_parallel_replicate_degree", 1)
+    shards = value_of(parallelism, "data_parallel_shard_degree", -1)
+    always = value_of(parallelism, "fsdp_reshard_after_forward", "default")
     shares = shards != 1
     zero = 0 if not shares else 3 if always == "always" or (always == "default" and pp == 1) else 2
     layout: dict[str, Any] = {
-        "tp": parallelism.get("tensor_parallel_degree", 1),
+        "tp": value_of(parallelism, "tensor_parallel_degree", 1),
         "pp": pp,
         "cp": cp,
         "zero": zero,
-        "sequence_parallel": parallelism.get("tensor_parallel_degree", 1) > 1,
+        "sequence_parallel": value_of(parallelism, "tensor_parallel_degree", 1) > 1,
         "micro_batch": (
-            parallelism.get("pipeline_parallel_microbatch_size", 1) if pp > 1 else training.get("local_batch_size", 8)
+            value_of(parallelism, "pipeline_parallel_microbatch_size", 1)
+            if pp > 1
+            else value_of(training, "local_batch_size", 8)
         ),
         "recomputation": mode,
-        "offload": training.get("enable_cpu_offload", False),
-        "precision": "fp8" if _FLOAT8 in values.get("model", {}).get("converters", []) else "bf16",
+        "offload": value_of(training, "enable_cpu_offload", False),
+        "precision": "fp8" if _FLOAT8 in value_of(value_of(values, "model", {}), "converters", []) else "bf16",
     }
     if shards > 0:
         layout["dp"] = replicates * shards
@@ -139,17 +160,20 @@ def read(text: str) -> ImportedRun:
             layout["shard"] = shards * cp
     elif replicates > 1:
         raise ConfigError("data_parallel_shard_degree is -1 beside replicas; write how many devices share a copy")
-    if parallelism.get("expert_parallel_degree", 1) > 1:
+    if value_of(parallelism, "expert_parallel_degree", 1) > 1:
         layout |= {
-            "ep": parallelism["expert_parallel_degree"],
-            "etp": parallelism.get("expert_tensor_parallel_degree", 1),
+            "ep": value_of(parallelism, "expert_parallel_degree", 1),
+            "etp": value_of(parallelism, "expert_tensor_parallel_degree", 1),
         }
-    batch = training.get("global_batch_size", -1)
-    settings = {"splits_tensor": True} if parallelism.get("enable_async_tensor_parallel") else {}
+    batch = value_of(training, "global_batch_size", -1)
+    settings = {"splits_tensor": True} if value_of(parallelism, "enable_async_tensor_parallel", False) else {}
     return ImportedRun(
         layout=layout,
-        sizes={"sequence_length": training["seq_len"]} if "seq_len" in training else {},
+        sizes={"sequence_length": value_of(training, "seq_len", 2048)} if "seq_len" in training else {},
         settings={"gradient_bytes": 4, **settings},
         global_batch=batch if batch > 0 else None,
-        part_layers=parallelism.get("pipeline_parallel_layers_per_stage") if schedule != "1F1B" else None,
+        part_layers=(value_of(parallelism, "pipeline_parallel_layers_per_stage", 0) or None)
+        if schedule != "1F1B"
+        else None,
+        unread=unread_names(values, _KNOWN),
     )
