@@ -196,6 +196,18 @@ def test_a_script_that_cannot_be_compared_is_one_clear_line(
     assert invoke(virtual(write(), tmp_path / "out")) == 0, "the folder holds nothing of value"
 
 
+def test_a_script_is_compared_where_as_many_workers_are_lost_as_began(write: Callable[..., Path], tmp_path: Path):
+    (tmp_path / "flaky.toml").write_text(
+        'hosts = 2\nnic = { latency = "50 us", bandwidth = "1 Gbit/s" }\n'
+        'failures = { mtbf = "150 ms", repair = "10 ms" }'
+    )
+    line = f"compare {write()} --world virtual --cluster {tmp_path / 'flaky.toml'} --policies asp --workers 2"
+    assert invoke([*line.split(), "--step-time", "50 ms", "--out", str(tmp_path / "out")]) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    assert result.status == "finished"
+    assert len(result.lost_workers) >= 2
+
+
 @pytest.mark.parametrize(
     "line", ["compare --world virtual", "simulate", pytest.param("compare --policies asp", marks=pytest.mark.slow)]
 )

@@ -76,7 +76,7 @@ def train(
             scheduler.step()
             if evaluates:
                 saw.metrics.append(session.evaluate(loss_of_all))
-        session.finish(loss_of_all)
+        session.finish(None if evaluates else loss_of_all)
         saw.clock = session.clock
     saw.parameters = [parameter.flatten().tolist() for parameter in model.parameters()]
     saw.rate = optimizer.param_groups[0]["lr"]

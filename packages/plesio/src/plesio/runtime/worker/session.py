@@ -93,6 +93,7 @@ class Session:
             on_whole=self._compare,
         )
         self._finished, self.is_open = False, True
+        self._not_asked: tuple[Metric, Goals] | None = None  # what rank 0 has evaluated in this worker's place
         self._registered: list[Stateful] = []
         self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
         for keeper in self._keepers:
@@ -265,8 +266,7 @@ class Session:
             everywhere: Whether all workers get the metric, also on the store; there the first to come evaluates.
 
         Returns:
-            The metric: on every worker of a collective run, and with ``everywhere``; else on the worker that
-            evaluates, rank 0, of a store run (where the others go on at once and get None).
+            The metric; None on workers of a store run but rank 0, which go on at once unless it is for ``everywhere``.
 
         Raises:
             ConfigError: The result of ``metric`` is no number, or the goal is of no metric.
@@ -279,6 +279,7 @@ class Session:
             try:
                 number = self._past.num_evaluations if everywhere else None
                 found = self._together(lambda: self._evaluated(metric, goal, number))
+                self._not_asked = (metric, goal) if found is None else None
                 return cast("M | None", self._past.evaluated(found))
             finally:
                 self._timeline.evaluate(begun_s, self._timeline.now_s(), clock=self.clock)
@@ -299,8 +300,7 @@ class Session:
     def finish(self, metric: Metric | None = None, *, goal: Goals = None) -> None:
         """Contribute what is held back and, on rank 0, wait for the others and evaluate what they made together.
 
-        Called by `close`; call it yourself to have every snapshot (``snapshot_every`` of `plesio.JoinOptions`) and the
-        final parameters evaluated after the training, so that no worker's time is disturbed.
+        Called by `close`. Your own call evaluates every snapshot (``snapshot_every`` of `plesio.JoinOptions`) as well.
         """
         self._ensure_open()
         if self._finished:
@@ -316,6 +316,8 @@ class Session:
                 self._timeline.meter.warn(line)
             with self._timeline.meter.within("end"):
                 state = self._together(self._end)
+        if metric is None and self.rank > 0 and self._not_asked is not None:  # rank 0, which had evaluated, is lost
+            metric, goal = self._not_asked
         if state is not None:
             self._evaluator.finish(state, metric, goal, samples=self._loops.global_samples, at_s=self._times.elapsed_s)
 

@@ -101,6 +101,12 @@ def test_the_lowest_rank_that_is_left_evaluates_and_all_hear_the_metric(policy: 
     assert len(metrics[0]) == LOOPS
 
 
+@pytest.mark.parametrize("policy", ["asp", "ssp:2"])
+def test_on_the_store_the_lowest_rank_that_is_left_evaluates_at_the_end(policy: str) -> None:
+    [result] = run(policy, lose(0, at_s=0.25), evaluates=True).runs
+    assert result.evaluations[-1].samples == LOOPS * NUM_SAMPLES
+
+
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
 def test_snapshots_go_on_where_rank_0_left_them(policy: str) -> None:
     [result] = run(policy, lose(0, at_s=0.2), snapshot_every=30).runs
