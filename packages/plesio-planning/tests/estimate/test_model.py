@@ -283,6 +283,13 @@ def test_an_unknown_model_is_one_clear_line(text: str, message: str):
         (json.dumps({**LLAMA_3_8B, "intermediate_size": None}), '"intermediate_size": null, no size; write the width'),
         (json.dumps({**LLAMA_3_8B, "model_type": "mixtral"}), 'has no "num_local_experts"'),
         (json.dumps({**GPT2, "n_positions": None}), '"n_positions": null, no size; write how .* for sequence_length'),
+        (json.dumps({**LLAMA_3_8B, "num_key_value_heads": "8"}), '"num_key_value_heads": "8"; write a whole number'),
+        (json.dumps({**LLAMA_3_8B, "num_hidden_layers": [32]}), r'"num_hidden_layers": \[32\]; write a whole number'),
+        (json.dumps({**LLAMA_3_8B, "sliding_window": [1]}), r'"sliding_window": \[1\]; write a whole number'),
+        (json.dumps({**LLAMA_3_8B, "layer_types": "full"}), '"layer_types": "full"; write a list'),
+        (json.dumps({**LLAMA_3_8B, "rope_scaling": 8}), '"rope_scaling": 8; write an object'),
+        (json.dumps({**LLAMA_3_8B, "tie_word_embeddings": "no"}), '"tie_word_embeddings": "no"; write true or false'),
+        (json.dumps({**LLAMA_3_8B, "attention_dropout": "0"}), '"attention_dropout": "0"; write a number'),
         (json.dumps({**LLAMA_3_8B, "vocab_size": 0}), "vocabulary_size is 0; write 1 or more"),
     ],
 )

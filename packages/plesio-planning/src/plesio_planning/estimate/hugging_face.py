@@ -64,6 +64,8 @@ _NOT_EVERYWHERE = {
     "shared_expert_intermediate_size": ("shared", "shared experts"),
 }
 """Keys of some families, and what those have; in a file of another one they mean what nobody here knows."""
+_KINDS = {"layer_types": (list, "a list"), "rope_scaling": (dict, "an object")}
+"""Keys of other types than sizes and switches, with words for them; null is none."""
 _INNER = ("attn_config", "ffn_config")
 """Objects whose values are read like those beside them (DBRX)."""
 _SIZES = {
@@ -93,7 +95,6 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
         sequence_length = config.size(
             *_SIZES["sequence_length"], instead="write how long sequences are for `sequence_length`"
         )
-    values = config.values
     return Transformer(
         name=f"{path.parent.name or path.stem}{config.part}",
         num_layers=num_layers,
@@ -104,8 +105,8 @@ def read_hugging_face(path: Path, *, sequence_length: int | None = None) -> Tran
         gated=family.gated,
         biases=family.biases,
         dropout=config.has_dropout(family),
-        tied_embeddings=bool(values.get("tie_word_embeddings", family.tied)),
-        parallel_blocks=bool(family.parallel and values.get(family.parallel, True)),
+        tied_embeddings=config.switch("tie_word_embeddings", usual=family.tied),
+        parallel_blocks=bool(family.parallel) and config.switch(family.parallel, usual=True),
         query_key_norms=family.query_key_norms,
         **config.attention(family, heads=heads),
         **config.window(family, num_layers=num_layers),
@@ -128,7 +129,7 @@ class _Config:
     @classmethod
     def read(cls, path: Path) -> "_Config":
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise ConfigError(f"there is no model file {path}") from None
         except (OSError, UnicodeDecodeError) as error:
@@ -155,6 +156,9 @@ class _Config:
                 f'{path} has "model_type": "{name}", which is not modelled; these are: {", ".join(_FAMILIES)}'
             )
         family = _FAMILIES[name]
+        for one, (kind, words) in _KINDS.items():
+            if not isinstance(values.get(one), kind | None):
+                raise self._refusal(one, words)
         for unknown, (needed, what) in _NOT_EVERYWHERE.items():
             if values.get(unknown) and not getattr(family, needed):
                 raise ConfigError(
@@ -168,8 +172,23 @@ class _Config:
         return family
 
     def given(self, *names: str) -> int | None:
-        """Return the first of these that is a whole number."""
-        return next((self.values[name] for name in names if type(self.values.get(name)) is int), None)
+        """Return the first of these that the file has; null is none."""
+        name = next((name for name in names if self.values.get(name) is not None), None)
+        if name is None:
+            return None
+        number = self.values[name]
+        if type(number) is not int:
+            raise self._refusal(name, "a whole number")
+        return number
+
+    def switch(self, name: str, *, usual: bool) -> bool:
+        """Return a switch, or the usual one without it; null is off."""
+        if self.values.get(name) not in (True, False, None):
+            raise self._refusal(name, "true or false")
+        return bool(self.values.get(name, usual))
+
+    def _refusal(self, name: str, kind: str) -> ConfigError:
+        return ConfigError(f'{self.path} has "{name}": {json.dumps(self.values[name])}; write {kind}')
 
     def size(self, *names: str, instead: str = "write a config.json of a decoder-only transformer") -> int:
         found = self.given(*names)
@@ -181,7 +200,10 @@ class _Config:
 
     def has_dropout(self, family: _Family) -> bool:
         names = ("resid_pdrop", "resid_dropout", "hidden_dropout", "dropout", "attn_pdrop", "attention_dropout")
-        said = [self.values[name] for name in names if isinstance(self.values.get(name), (int, float))]
+        said = [self.values[name] for name in names if self.values.get(name) is not None]
+        for name in names:
+            if not isinstance(self.values.get(name), int | float | None):
+                raise self._refusal(name, "a number")
         return any(said) if said else family.dropout
 
     def attention(self, family: _Family, *, heads: int) -> dict[str, Any]:
@@ -210,17 +232,18 @@ class _Config:
 
         Falcon's newer layers have groups, whatever ``multi_query`` is.
         """
-        if family.multi_query and not self.values.get("new_decoder_architecture"):
-            return 1 if self.values.get("multi_query", True) else heads
+        if family.multi_query and not self.switch("new_decoder_architecture", usual=False):
+            return 1 if self.switch("multi_query", usual=True) else heads
         for name in ("num_key_value_heads", "num_kv_heads", "kv_n_heads"):
             if name in self.values:
-                return self.values[name] if type(self.values[name]) is int else heads
+                found = self.given(name)
+                return heads if found is None else found
         return family.kv_heads or heads
 
     def window(self, family: _Family, *, num_layers: int) -> dict[str, Any]:
         """Return the sliding window, and how many layers have it: as listed, all but some, or those above some."""
         window = self.given("sliding_window")
-        if window is None or not self.values.get("use_sliding_window", True):
+        if window is None or not self.switch("use_sliding_window", usual=True):
             return {}
         kinds = self.values.get("layer_types")
         skip = self.given("sliding_window_pattern") or family.window_skip
