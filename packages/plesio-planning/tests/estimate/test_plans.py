@@ -92,6 +92,41 @@ def test_a_layout_that_is_carried_over_is_nearly_that_of_a_search():
         assert training.step.sample_s <= 1.05 * searched.best.step.sample_s, training.machine.name
 
 
+@pytest.mark.parametrize(
+    ("name", "cluster"), [("mixtral-8x7b", "8xh100"), ("llama-70b", "8xh100"), ("llama-3-8b", "1xh100")]
+)
+def test_a_machine_without_room_for_the_usual_layouts_has_the_plan_of_a_whole_search(name: str, cluster: str):
+    model, machine = find_model(name), parse_machine(cluster)
+    limits = Limits(budget_dollars=3e6)
+    found = find_plans(model, [machine], limits=limits, tokens=1e9, global_batch=512, num_devices=[machine.num_devices])
+    searched = search_layouts(model, machine, global_batch=512, may_be_lean=True, top=1)
+    assert found.best.training.step.sample_s == pytest.approx(searched.best.step.sample_s)
+    # what is asked of a changed machine is answered with the same layout
+    failures = next(change for change in found.changes if change.what == "twice the failures")
+    assert failures.same.training.step == found.best.training.step
+
+
+def test_a_smaller_size_without_room_for_the_usual_layouts_is_searched_beside_larger_ones():
+    model, limits = find_model("llama-70b"), Limits(budget_dollars=3e6)
+    found = find_plans(
+        model, [parse_machine("8xh100")], limits=limits, tokens=1e9, global_batch=512, num_devices=[8, 64]
+    )
+    assert [plan.training.machine.name for plan in found.of_kind("h100")] == ["8xh100", "64xh100"]
+
+
+def test_a_machine_with_too_little_memory_is_refused_for_it():
+    model, limits = find_model("llama-70b"), Limits(budget_dollars=3e6)
+    machines = [parse_machine(f"8x{kind}") for kind in ("a100-40gb", "h100")]
+    with pytest.raises(ConfigError, match=r"fits into the memory of 2xh100 .*; write 4xh100, or devices with more"):
+        find_plans(model, machines, limits=limits, tokens=1e9, global_batch=512, num_devices=2)
+    # one kind has room for it, but not by the day
+    machines = [parse_machine(f"8x{kind}") for kind in ("a100-40gb", "h200")]
+    limits = Limits(start="2027-01-01", by="2027-01-02")
+    refusal = r"by 2027-01-02; the nearest is 4xh200, .* \(a100-40gb is short of memory, h200 is too slow\)"
+    with pytest.raises(ConfigError, match=refusal):
+        find_plans(model, machines, limits=limits, tokens=1e9, global_batch=512, num_devices=[4])
+
+
 def test_changes_are_worth_what_they_say():
     found = plans_of(budget_dollars=220e3, **DAY)
     changes = {change.what: change for change in found.changes}

@@ -4,7 +4,9 @@ A plan (`plesio_planning.estimate.run_plan`) is a number of accelerators of a ki
 Layouts are searched on one machine of each kind, in a part of the space: without the context parallelism that short
 sequences do not need, with up to 16 stages, whole or in parts of one layer, ZeRO 1 or 3, micro-batches up to 2, all or
 none of the recomputation, and 2 to 4 experts a device. The fastest of each tensor and pipeline parallelism are tried on
-machines of other sizes.
+machines of other sizes. If none of them fits, the whole space is searched, with partial recomputation and the host's
+memory: on each size if sizes are given or kinds are few, and else only if none of a kind's sizes has room. Small
+machines of few kinds are always searched so, if no larger one may be had.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.run_plan import Limits, RunPlan
-from plesio_planning.estimate.search import layouts_of, working_layouts
+from plesio_planning.estimate.search import fastest_layout, layouts_of, search_layouts, working_layouts
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 
 __all__ = ["RunPlans", "WorthOfChange", "find_plans"]
@@ -28,12 +30,17 @@ _DAY_S = 86_400.0
 _MOST_DEVICES = 32_768
 _NO_CHANCE = 0.01
 """Chance below which a plan is none."""
+_NO_ROOM = "short of memory"
 _AT_BEST = 2.0
 """Factor by which a run may beat what is expected of it, for the bounds that leave machines out."""
 _RANGE = 12
 """Largest number of devices that is tried, over the smallest that could do."""
 _SHAPES = 20
 """Layouts that are carried from one size of a machine to others."""
+_SMALL = 32
+"""Devices of the largest machine that is always searched as a whole, where no larger one may be had."""
+_FEW_KINDS = 3
+"""Kinds of machines for which whole searches take a few seconds together."""
 _LARGEST_MICRO_BATCH = 2
 _LONG_SEQUENCE = 16_384
 _EXPERTS_A_DEVICE = 4
@@ -154,8 +161,19 @@ class _Asked:
         for one in found:
             layout = one.layout
             best.setdefault((layout.tp, layout.pp, layout.recomputation, layout.zero, layout.shard is None), layout)
-        software = self.fixed.get("software", SOFTWARE["current"])
-        return [replace(layout, software=software) for layout in list(best.values())[:_SHAPES]]
+        return [self._as_given(layout) for layout in list(best.values())[:_SHAPES]]
+
+    def fastest(self, machine: Machine) -> list[Layout]:
+        """Return the fastest layout of the whole space, with the program that was given; empty if nothing fits."""
+        found = fastest_layout(self.model, machine, fixed=self.fixed, **self._how(machine))
+        return [] if found is None else [self._as_given(found.layout)]
+
+    def refuse(self, machine: Machine) -> None:
+        """Raise the search's refusal of a machine on which nothing works, with what would."""
+        search_layouts(self.model, machine, fixed=self.fixed, top=1, **self.how)
+
+    def _as_given(self, layout: Layout) -> Layout:
+        return replace(layout, software=self.fixed.get("software", SOFTWARE["current"]))
 
     def _how(self, machine: Machine) -> Mapping[str, Any]:
         """Return the arguments of `working_layouts`, with the batch next to the one that is wanted that devices divide.
@@ -247,7 +265,7 @@ def find_plans(
             program lean (it may).
 
     Raises:
-        ConfigError: Nothing keeps to the limits. One line, with the nearest.
+        ConfigError: Nothing keeps to the limits, or fits into memory. One line, with the nearest or one with room.
     """
     asked = _Asked(
         model=model,
@@ -258,6 +276,7 @@ def find_plans(
         how={"near": True, "may_be_lean": True, **how},
     )
     most = num_devices if isinstance(num_devices, int) else max(num_devices)
+    few = len(machines) <= _FEW_KINDS
     plans: list[RunPlan] = []
     shapes: dict[str, list[Layout]] = {}
     refused: dict[str, str] = {}
@@ -265,20 +284,30 @@ def find_plans(
         name = machine.accelerator.name
         on_progress(name, done, len(machines))
         numbers = asked.numbers(machine, most=most) if isinstance(num_devices, int) else list(num_devices)
-        found, shapes[name] = _plans_of_kind(asked, machine, numbers)
+        each = few or not isinstance(num_devices, int)
+        found, shapes[name] = _plans_of_kind(asked, machine, numbers, each=each, few=few)
         plans += found
         if not any(plan.chance >= _NO_CHANCE for plan in found):
             refused[name] = _why_not(asked, machine, numbers, found)
     plans.sort(key=lambda plan: plan.order)
     likely = tuple(plan for plan in plans if plan.chance >= _NO_CHANCE)
     if not likely:
+        if set(refused.values()) == {_NO_ROOM}:
+            sizes = (of_size(machine, most) for machine in machines)
+            asked.refuse(max(sizes, key=lambda one: one.num_devices * one.accelerator.memory_bytes))
         raise ArgumentError(_nothing(limits, plans, refused, most=most))
     changes = tuple(_changes(asked, likely, shapes[likely[0].training.machine.accelerator.name]))
     return RunPlans(limits=limits, plans=likely, refused=refused, changes=changes)
 
 
-def _plans_of_kind(asked: _Asked, machine: Machine, numbers: Sequence[int]) -> tuple[list[RunPlan], list[Layout]]:
-    """Return a plan for each number of devices, and the layouts that were tried on all of them."""
+def _plans_of_kind(
+    asked: _Asked, machine: Machine, numbers: Sequence[int], *, each: bool, few: bool
+) -> tuple[list[RunPlan], list[Layout]]:
+    """Return a plan for each number of devices, and the layouts that were tried on all of them.
+
+    ``each``: each size without room is searched as a whole, and not only if all are without. ``few``: kinds are few
+    enough for whole searches of small machines.
+    """
     price = asked.conditions.price_of(machine.accelerator.price_per_h)
     if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars:
         return [], []
@@ -289,15 +318,30 @@ def _plans_of_kind(asked: _Asked, machine: Machine, numbers: Sequence[int]) -> t
         shapes = asked.shapes(of_size(machine, number))
         if shapes:
             break
-    plans = []
-    for number in numbers if shapes else ():
-        training = asked.training(of_size(machine, number), shapes)
+    plans = _plans_of_shapes(asked, machine, numbers, shapes, each=each, few=few)
+    if not plans and not each:
+        plans = _plans_of_shapes(asked, machine, numbers, shapes, each=True, few=few)
+    return plans, shapes
+
+
+def _plans_of_shapes(
+    asked: _Asked, machine: Machine, numbers: Sequence[int], shapes: list[Layout], *, each: bool, few: bool
+) -> list[RunPlan]:
+    """Return the plans in the fastest of the layouts, and add those of the sizes that are searched as a whole."""
+    plans: list[RunPlan] = []
+    small = few and max(numbers, default=0) <= _SMALL
+    for number in numbers:
+        sized = of_size(machine, number)
+        training = None if small else asked.training(sized, shapes)
+        if training is None and each and (fastest := asked.fastest(sized)):
+            shapes += fastest
+            training = asked.training(sized, shapes)
         if training is None:
             continue
         plans.append(RunPlan.of(training, asked.limits))
         if plans[-1].within_budget < _NO_CHANCE:
             break  # more devices cost more
-    return plans, shapes
+    return plans
 
 
 def _why_not(asked: _Asked, machine: Machine, numbers: Sequence[int], found: Sequence[RunPlan]) -> str:
@@ -307,7 +351,7 @@ def _why_not(asked: _Asked, machine: Machine, numbers: Sequence[int], found: Seq
         late = min(plan.total_s for plan in found) > asked.limits.seconds
         return "too slow" if late else "too dear"
     price = asked.conditions.price_of(machine.accelerator.price_per_h)
-    return "too dear" if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars else "does not fit"
+    return "too dear" if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars else _NO_ROOM
 
 
 def _nothing(limits: Limits, plans: Sequence[RunPlan], refused: Mapping[str, str], *, most: int) -> str:
@@ -319,7 +363,7 @@ def _nothing(limits: Limits, plans: Sequence[RunPlan], refused: Mapping[str, str
         nearest = (
             f"; the nearest is {plan.training.machine.name}, {plan.total_s / _DAY_S:.3g} days and ${plan.cost:,.0f}"
         )
-    why = ", ".join(f"{name} is {reason}" for name, reason in refused.items() if reason != "does not fit")
+    why = ", ".join(f"{name} is {reason}" for name, reason in refused.items())
     less = [f"`{name}`" for name in ("by", "budget_dollars") if getattr(limits, name) is not None]
     return (
         f"no machine of up to {most:,} devices trains it {' '.join(wanted)}{nearest}"

@@ -158,10 +158,29 @@ def search_layouts(
 
 
 def fastest_layout(
-    model: Model, machine: Machine, *, global_batch: int, fixed: Mapping[str, Any]
+    model: Model,
+    machine: Machine,
+    *,
+    global_batch: int,
+    fixed: Mapping[str, Any],
+    near: bool = False,
+    may_be_lean: bool = False,
 ) -> FoundLayout | None:
-    """Return the fastest layout with what is fixed; None if nothing fits."""
-    walk = Walk(LayoutQuestion(model=model, machine=machine, wanted=global_batch, fixed=fixed, top=1))
+    """Return the fastest layout with what is fixed; None if nothing fits.
+
+    The arguments are those of `search_layouts`, but a batch is not doubled where every layout needs more.
+    """
+    walk = Walk(
+        LayoutQuestion(
+            model=model,
+            machine=machine,
+            wanted=global_batch,
+            near=near,
+            may_be_lean=may_be_lean,
+            fixed=fixed,
+            top=1,
+        )
+    )
     walk.go()
     return walk.in_order()[0] if walk.candidates else None
 
