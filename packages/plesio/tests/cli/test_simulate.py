@@ -63,6 +63,15 @@ def test_a_script_is_run_as_each_of_the_workers(tmp_path: Path, capsys: pytest.C
     assert result.virtual_s == pytest.approx(6 * 0.01, rel=0.2)
 
 
+def test_a_script_that_names_another_policy_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (script := tmp_path / "train.py").write_text(SCRIPT.replace("optimizer) as", 'optimizer, policy="bsp") as'))
+    line = ["simulate", str(script), "--workers", "2", "--out", str(tmp_path / "out"), "--policy"]
+    said = "train.py asks for the policy bsp itself; here it trains under --policy asp"
+    for policy, told in (("asp", True), ("bsp", False)):
+        assert invoke([*line, policy, "--overwrite", "--", "--lr", "0.1"]) == 0
+        assert (said in capsys.readouterr().err) == told
+
+
 def test_who_chooses_no_policy_has_adaptive(tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -58,8 +58,11 @@ class VirtualScript:
         on_join: Callable[[nn.Module, Optimizer], None] | None = None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         stop: Callable[[SimulationProgress], bool] | None = None,
+        chosen: list[Chosen] | None = None,
     ) -> list[RunResult]:
         """Run it (`simulated`), and return the results of its sessions in their order.
+
+        The script's own choices for each session are added to ``chosen``.
 
         The last has failed if its policy cannot do without a worker that was lost, is interrupted if Ctrl-C came or
         ``stop`` said so, and names newcomers that came when it was over.
@@ -68,7 +71,7 @@ class VirtualScript:
             ConfigError: There is no such script, it uses torch.distributed itself, or it never called ``plesio.join``
                 or ``plesio.grid``.
         """
-        chosen: list[Chosen] = []
+        chosen = [] if chosen is None else chosen
         simulation = self.simulated(
             policy,
             seed=seed,

@@ -258,6 +258,7 @@ def _simulate_script(
     from plesio.cli.progress_display import progress_display
     from plesio.core.results import write_results
     from plesio.policies.grid import GridSetting, is_grid
+    from plesio.runtime.worker.job_handle import Chosen
 
     check_script(script)
     section = make_workers(workers, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
@@ -281,10 +282,14 @@ def _simulate_script(
                 )
             )
 
-        runs = told.run(policy, seed=seed, trace=out / "runs" / "simulation", on_progress=advance)
+        own: list[Chosen] = []  # by the script
+        runs = told.run(policy, seed=seed, trace=out / "runs" / "simulation", on_progress=advance, chosen=own)
         for run in runs:
             (progress.run_finished if run.status == "finished" else progress.run_failed)(run)
     write_results(out / "results.json", runs)
+    if own and own[0].policy not in (None, "adaptive", policy) and not is_grid(policy):
+        line = f"{script} asks for the policy {own[0].policy} itself; here it trains under --policy {policy}"
+        typer.echo(f"plesio: {line}", err=True)
     return runs
 
 
