@@ -50,7 +50,7 @@ def test_what_adaptive_is_worth_on_the_first_page():
     readme, evidence = page("README.md"), page("docs/evidence.md")
     number, time = re.search(r"the same elsewhere, of (\d+) \| [^|]+ \| ([\d.]+) ", evidence).groups()
     lowest = re.search(r"the lowest: \d+ ends ([\d.]+ ± [\d.]+) lower", evidence).group(1)
-    assert f"Where there is something to gain ({number} of them)" in readme
+    assert f"where there is something to gain ({number} of them" in readme
     assert f"the target in {float(time):.2f} of the time of `bsp`" in readme
     assert f"at worst {lowest} points below" in readme
     section = page("docs/log.md").partition("## 80. ")[2].partition(" ## ")[0]
