@@ -391,6 +391,11 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --by 2027-02-30", '--by is "2027-02-30", no day; write one as in 2027-03-01'),
         (f"{LLAMA} --budget 0", "--budget is 0; write more than 0"),
         (f"{LLAMA} --budget 1M --search", "--search is of one machine, and --by and --budget find machines"),
+        (
+            f"{LLAMA} --budget 1M --sites 4 --site-bandwidth 1GB/s",
+            "--sites is of one machine, and --by and --budget find",
+        ),
+        (f"{LLAMA} --budget 1M --import none.sh", "--import is of one machine, and --by and --budget find machines"),
         (f"{LLAMA} --budget 1M --accelerators a100", "--accelerators are tried where there is no --cluster"),
         (f"{LLAMA} --budget 1k", "no machine of up to 256 devices trains it for $1,000"),
         (f"{PLANNED} --accelerators h1", '--accelerators: unknown accelerator "h1"'),

@@ -1,32 +1,31 @@
 """An estimate from the words that a person has: a model's name, a machine's, and what is known of the layout."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from plesio.core.charts import Chart, Table
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.inputs import FieldsOf, Input, Written, checked, fields_of, inputs_of
+from plesio.core.inputs import FieldsOf, Written, checked, inputs_of
 from plesio.core.within import Within
 from plesio_planning.estimate.capacity import that_fits
 from plesio_planning.estimate.effects import check_effects
-from plesio_planning.estimate.exploration import ClusterLinks, Exploration
-from plesio_planning.estimate.exports import ProgramFiles
 from plesio_planning.estimate.exports.file_format import ImportedRun
 from plesio_planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
 from plesio_planning.estimate.frontier import Frontier, find_frontier
-from plesio_planning.estimate.hardware import ACCELERATORS, Machine, find_accelerator
-from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
-from plesio_planning.estimate.model import Convolutional, Model, Transformer
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.layout import SOFTWARE, Layout, SoftwareName
+from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.named_models import find_model
+from plesio_planning.estimate.options import FIELDS, RunOptions
 from plesio_planning.estimate.own_steps import OwnConstants, calibrate_to, calibrated, read_own_steps
 from plesio_planning.estimate.plan_charts import plan_charts, plan_finding, plan_tables
 from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits
 from plesio_planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio_planning.estimate.sensitivity import Sensitivity, tornado
-from plesio_planning.estimate.sites import RunOverSites, Sites, run_over_sites
+from plesio_planning.estimate.sites import RunOverSites, run_over_sites
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 from plesio_planning.estimate.training_charts import training_charts, training_finding, training_tables
 from plesio_planning.estimate.usual_software import usual_software
@@ -37,76 +36,8 @@ _BATCH_TOKENS = 2**22
 """Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
 _TOP = 10
 """Layouts that a search shows, if nobody says."""
-_GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
-
-
-def _written(owner: type, names: str = "", **others: Written) -> dict[str, Written]:
-    """Return how some fields of a class are written, or all: as usual but for ``others``, in the order of the help."""
-    return dict.fromkeys(names.split() or [field.name for field in fields(owner)], Written()) | others
-
-
-_EXPLORATION = _written(Exploration, accelerators=Written(metavar="NAME,..."))
-_LAYOUT = _written(
-    Layout,
-    "tp pp vpp dp ep etp cp zero shard sequence_parallel micro_batch recomputation recomputed_layers offload "
-    "offload_activations schedule precision",
-    dp=Written(instead="what remains"),
-    etp=Written(instead="tp, or 1"),
-    recomputed_layers=Written(instead="all"),
-    offload=Written(instead="off, or as a search needs"),
-    offload_activations=Written(instead="off, or as a search needs"),
-    zero=Written(instead="1"),
-    shard=Written(instead="all replicas"),
-    sequence_parallel=Written(instead="with tensor parallelism"),
-    precision=Written(metavar="NAME"),
-)
-_MODEL = _written(
-    Transformer,
-    "sequence_length num_layers hidden_size num_heads num_kv_heads head_size ffn_size vocabulary_size gated biases "
-    "dropout tied_embeddings parallel_blocks query_key_norms window num_window_layers num_experts experts_per_token "
-    "expert_hosts capacity_factor shared_ffn_size num_dense_layers dense_ffn_size kv_rank query_rank rope_size",
-    hidden_size=Written(option="hidden"),
-    ffn_size=Written(option="ffn"),
-    vocabulary_size=Written(option="vocabulary"),
-    tied_embeddings=Written(option="tied"),
-    shared_ffn_size=Written(option="shared-ffn"),
-    dense_ffn_size=Written(option="dense-ffn"),
-)
-_SOFTWARE = {name: how for name, how in _written(Software).items() if name != "gradient_bytes"}
-_CONDITIONS = _written(
-    Conditions,
-    "storage_bytes_per_s checkpoint_interval_s device_mtbf_s restart_s price_per_h price_error market preemption_s "
-    "pue draw region carbon_kg_per_kwh step_error confidence",
-    storage_bytes_per_s=Written(instead="BLOOM's a device"),
-    checkpoint_interval_s=Written(instead="the best"),
-    price_per_h=Written(option="price", metavar="DOLLARS", instead="the accelerator's"),
-    price_error=Written(metavar="SHARE", instead="0 of a price given, else 0.2"),
-    market=Written(metavar="MARKET"),
-    preemption_s=Written(instead="10 days"),
-    region=Written(metavar="COUNTRY"),
-    draw=Written(metavar="SHARE", instead="by what the time goes into"),
-    carbon_kg_per_kwh=Written(option="carbon", metavar="KG", instead="the region's, or 0.385"),
-    step_error=Written(metavar="SHARE", instead="that of published steps"),
-    confidence=Written(metavar="SHARE"),
-)
-_LIMITS = _written(Limits, by=Written(metavar="DAY"), start=Written(metavar="DAY", instead="today"))
-_FILES = _written(ProgramFiles, layout_file=Written(option="import", metavar="FILE"), calibrate=Written(metavar="FILE"))
-
-_FIELDS: tuple[Input, ...] = (
-    *fields_of(ClusterLinks, _written(ClusterLinks)),
-    *fields_of(Limits, _LIMITS),
-    # a switch of these is off where it is left out, and has no third value
-    *(replace(one, optional=one.kind != "switch") for one in fields_of(Exploration, _EXPLORATION)),
-    *fields_of(ProgramFiles, _FILES),
-    *fields_of(Sites, _written(Sites)),
-    *fields_of(Layout, _LAYOUT),
-    *fields_of(Transformer, _MODEL, instead="the model's"),
-    *fields_of(Software, _SOFTWARE, instead="the software's"),
-    *fields_of(Conditions, _CONDITIONS),
-)
-"""In the order of the help; no two classes have a field of the same name here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +117,7 @@ def estimate(
     software: Annotated[Literal[SoftwareName, "auto"], Written(metavar="NAME")] = "current",
     year: Annotated[int | None, Within(2017, 2100), Written(instead="two years after the accelerator came out")] = None,
     gradients: Literal["fp32", "bf16"] | None = None,
-    **options: Annotated[Any, FieldsOf(_FIELDS)],
+    **options: Annotated[Any, FieldsOf(FIELDS)],
 ) -> Estimate:
     """Estimate time, memory, cost and energy of a training run.
 
@@ -213,70 +144,58 @@ def estimate(
     Raises:
         ConfigError: A name that is unknown, a layout that cannot be or does not fit, or a number out of range.
     """
-    sites = Sites(**_of_class(Sites, options))
-    exploration, limits = Exploration(**_of_class(Exploration, options)), Limits(**_of_class(Limits, options))
-    exploration.check(plans=limits.given)
-    links = ClusterLinks(**_of_class(ClusterLinks, options))
-    machines = _machines(cluster, links, exploration, limits, precision=options.get("precision") or "bf16")
-    machine = machines[0]
-    conditions = Conditions(**_of_class(Conditions, options))
-    _check_price(conditions.price_per_h, machines)
-    named, why = software, ""
-    if named == "auto":
-        zero = options.get("zero")
-        if zero is None and not exploration.search and not limits.given:
-            zero = 1
-        named, why = usual_software(machine, zero=zero, year=year)
-    elif year is not None:
-        raise ArgumentError("`year` chooses among programs; write `software = auto`, or leave it out")
-    # fields of several records share one namespace of options
-    program = _of_class(Software, options)
-    if gradients is not None:
-        program["gradient_bytes"] = _GRADIENT_BYTES[gradients]
-    sizes = _of_class(Transformer, options)
-    files = ProgramFiles(**_of_class(ProgramFiles, options))
-    if files.layout_file is not None and limits.given:
-        raise ArgumentError("`layout_file` is of one machine, and `by` and `budget_dollars` find one; leave one out")
-    if files.calibrate is not None and (limits.given or exploration.search):
-        raise ArgumentError("`calibrate` is of a layout that is given; leave it out of a search")
-    imported = files.imported()
+    asked = RunOptions.of(options, gradients=gradients)
+    machines = asked.machines(cluster)
+    machine, imported = machines[0], asked.files.imported()
+    named, why = _program(software, machine, zero=asked.layout.get("zero", 1 if asked.laid_out else None), year=year)
     usual = replace(SOFTWARE[named], **imported.settings)
-    transformer = find_model(model, **_sizes(model, imported, sizes))
+    transformer = find_model(model, **_sizes(model, imported, asked.sizes))
     layout = imported.layout_on(machine.num_devices, num_layers=getattr(transformer, "num_layers", 1))
     run = _Run(
         model=transformer,
         tokens=tokens,
         global_batch=imported.global_batch if global_batch is None else global_batch,
-        conditions=conditions,
-        given={**layout, **_of_class(Layout, options), "software": replace(usual, **program)},
+        conditions=asked.conditions,
+        given={**layout, **asked.layout, "software": replace(usual, **asked.settings)},
         # only a program whose settings were left open may be replaced by the lean one
-        may_be_lean=not imported.settings
-        and program.get("gradient_bytes", 2) == 2
-        and bool(program.get("master_weight_remainders", True)),
+        may_be_lean=not imported.settings and asked.settings_may_be_lean,
     )
-    if limits.given:
-        numbers = exploration.num_devices or (machine.num_devices if cluster is not None else None)
-        found = run.planned(machines, limits, numbers=numbers, on_progress=on_progress)
-    elif exploration.search:
-        found = run.searched(machines, top=exploration.top or _TOP, on_progress=on_progress)
-    else:
-        found = run.laid_out(machine, any_memory=exploration.any_memory)
+    if asked.laid_out:
+        found = run.laid_out(machine, any_memory=asked.exploration.any_memory)
         # an option that changed nothing is refused, rather than taken in silence
-        check_effects(found.training, usual=usual, settings=program, model=model, sizes=sizes)
-        if files.calibrate is not None:
+        check_effects(found.training, usual=usual, settings=asked.settings, model=model, sizes=asked.sizes)
+        if asked.files.calibrate is not None:
             same = {"model": model, "cluster": cluster, "tokens": tokens, "global_batch": global_batch}
             same |= {"software": software, "year": year, "gradients": gradients, **options, "any_memory": True}
-            found = _calibrated(found, Path(files.calibrate), same)
+            found = _calibrated(found, Path(asked.files.calibrate), same)
+    elif asked.limits.given:
+        numbers = asked.exploration.num_devices or (None if cluster is None else machine.num_devices)
+        found = run.planned(machines, asked.limits, numbers=numbers, on_progress=on_progress)
+    else:
+        found = run.searched(machines, top=asked.exploration.top or _TOP, on_progress=on_progress)
+    return _completed(replace(found, why_software=why, unread=imported.unread), asked)
+
+
+def _completed(found: Estimate, asked: RunOptions) -> Estimate:
+    """Add what is asked for beside the run: sites, failures, and the file of a program."""
+    training = found.training
     return replace(
         found,
-        why_software=why,
-        over_sites=run_over_sites(found.training, sites) if sites.num_sites > 1 else None,
-        failures=run_on_failing_devices(found.training) if exploration.failures else None,
-        exported=files.exported(
-            found.training.model, found.training.layout, global_batch=found.training.step.num_samples
-        ),
-        unread=imported.unread,
+        over_sites=run_over_sites(training, asked.sites) if asked.sites.num_sites > 1 else None,
+        failures=run_on_failing_devices(training) if asked.exploration.failures else None,
+        exported=asked.files.exported(training.model, training.layout, global_batch=training.step.num_samples),
     )
+
+
+def _program(
+    software: Literal[SoftwareName, "auto"], machine: Machine, *, zero: int | None, year: int | None
+) -> tuple[SoftwareName, str]:
+    """Return the name of the program, and a sentence about it if it was chosen."""
+    if software == "auto":
+        return usual_software(machine, zero=zero, year=year)
+    if year is not None:
+        raise ArgumentError("`year` chooses among programs; write `software = auto`, or leave it out")
+    return software, ""
 
 
 def _calibrated(found: Estimate, path: Path, asked: Mapping[str, Any]) -> Estimate:
@@ -399,37 +318,3 @@ class _Run:
         else:
             wanted = max(_BATCH_TOKENS // self.model.sequence_length, 1)
         return -(-wanted // multiple_of) * multiple_of
-
-
-def _machines(
-    cluster: str | None, links: ClusterLinks, exploration: Exploration, limits: Limits, *, precision: str
-) -> Sequence[Machine]:
-    """Return the machines that are looked at: the one that was named first, or one of each kind."""
-    if cluster is not None:
-        if limits.given and exploration.accelerators is not None:
-            raise ArgumentError("`accelerators` are tried where there is no `cluster`; leave one of them out")
-        machine = links.machine(cluster)
-        return [machine] if limits.given else exploration.machines(machine)
-    if not limits.given:
-        raise ArgumentError(
-            "there is no `cluster`; write `cluster = 2048xh100`, or `by` or `budget_dollars` to find one"
-        )
-    names = exploration.accelerators
-    if names is None:
-        names = tuple(name for name, one in ACCELERATORS.items() if one.offered and precision in one.flops_per_s)
-    try:
-        kinds = [find_accelerator(name) for name in names]
-    except ConfigError as error:
-        raise ArgumentError.about("accelerators", error) from None
-    return [links.machine(f"{1 if kind.own_adapters else kind.devices_per_host}x{kind.name}") for kind in kinds]
-
-
-def _check_price(price_per_h: float | None, machines: Sequence[Machine]) -> None:
-    if price_per_h is not None and len({machine.accelerator.name for machine in machines}) > 1:
-        raise ArgumentError("`price_per_h` is one accelerator's; leave it out to compare several")
-
-
-def _of_class(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given fields that are of this class; None is not given."""
-    names = {field.name for field in fields(owner)}
-    return {name: value for name, value in given.items() if name in names and value is not None}

@@ -60,19 +60,12 @@ class Exploration:
     num_devices: Annotated[tuple[int, ...] | None, Within(1)] = None
     accelerators: tuple[str, ...] | None = None
 
-    def check(self, *, plans: bool) -> None:
-        """Make sure that each has an effect; ``plans``: machines are searched, too.
+    def check(self) -> None:
+        """Make sure that each has an effect on the estimate of one machine.
 
         Raises:
             ConfigError: One has none.
         """
-        if plans:
-            lone = [name for name in ("failures", "any_memory", "search", "top") if getattr(self, name)]
-            if lone:
-                raise ArgumentError(
-                    f"`{lone[0]}` is of one machine, and `by` and `budget_dollars` find machines; leave one of them out"
-                )
-            return
         if not self.search and (self.num_devices, self.accelerators) != (None, None):
             raise ArgumentError(
                 "`num_devices` and `accelerators` compare machines; add `search`, `by` or `budget_dollars`"

@@ -9,10 +9,11 @@ normal,
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from statistics import NormalDist
-from typing import Annotated
+from typing import Annotated, Any
 
 from plesio.core.errors import ArgumentError
 from plesio.core.within import ABOVE_0, Within
@@ -83,6 +84,18 @@ class Limits:
     def margin_and_error(self) -> tuple[float, float]:
         """The time of a run over that of the fastest layout found, and its relative deviation: 0 of one given."""
         return (RUN_OVER_SEARCH, _RUN_OVER_SEARCH_ERROR) if self.margin is None else (self.margin, 0.0)
+
+    def check_alone(self, others: Mapping[str, Any]) -> None:
+        """Make sure that nothing is asked for that is of one machine, where the limits find machines.
+
+        Raises:
+            ConfigError: Something is; ``others`` has what is asked for, by the option's name.
+        """
+        lone = [name for name, asked in others.items() if asked]
+        if self.given and lone:
+            raise ArgumentError(
+                f"`{lone[0]}` is of one machine, and `by` and `budget_dollars` find machines; leave one of them out"
+            )
 
     def later(self, days: int) -> "Limits":
         """Return the same with so many days more."""
