@@ -99,10 +99,10 @@ def test_what_a_program_cannot_say_is_refused(program: str, layout: Layout, mess
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{}", 'no "zero_optimization"; write a configuration of DeepSpeed'),
+        ("a.json", "{}", "neither zero_optimization nor train_micro_batch_size_per_gpu; write"),
         ("a.json", "{", "no JSON"),
         ("a.json", '{"zero_optimization": {"stage": "x"}}', '"stage" is "x"; write a whole number'),
-        ("a.toml", "[model]\n", "neither [parallelism] nor [training]"),
+        ("a.toml", "[model]\n", "neither parallelism nor training; write a configuration of torchtitan"),
         ("a.toml", "[training]\n[activation_checkpoint]\nmode = 'selective'", "is not modelled; write"),
         ("a.toml", "x", "no TOML"),
         ("a.toml", "parallelism = 3", '"parallelism" is 3; write a section of values'),

@@ -14,7 +14,13 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout, lean
 from plesio_planning.estimate.memory import HOST_BYTES, Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model
-from plesio_planning.estimate.search import FoundLayout, fastest_layout, of_sequences, or_shorter_sequences
+from plesio_planning.estimate.search import (
+    FoundLayout,
+    LayoutQuestion,
+    fastest_layout,
+    of_sequences,
+    or_shorter_sequences,
+)
 
 __all__ = ["check_memory", "that_fits"]
 
@@ -54,12 +60,8 @@ def check_memory(model: Model, layout: Layout, machine: Machine, *, global_batch
     best = None
     # then other layouts, those that keep the most of this one first
     for fixed in _fixed(model, layout):
-        found = fastest_layout(
-            model,
-            machine,
-            global_batch=global_batch,
-            fixed={**fixed, "precision": layout.precision, "software": layout.software},
-        )
+        fixed = {**fixed, "precision": layout.precision, "software": layout.software}
+        found = fastest_layout(LayoutQuestion(model=model, machine=machine, wanted=global_batch, fixed=fixed))
         if found is not None and (best is None or _step_s(best) > _WORTH_NEW_DEGREES * _step_s(found)):
             best = found
     if best is None:

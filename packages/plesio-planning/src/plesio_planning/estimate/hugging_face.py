@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio.core.files import reason_of
+from plesio.core.files import read_given
 from plesio_planning.estimate.model import Transformer
 from plesio_planning.texts import read_texts
 
@@ -128,12 +128,9 @@ class _Config:
 
     @classmethod
     def read(cls, path: Path) -> "_Config":
+        text = read_given(path, "model file", instead="write a config.json of transformers")
         try:
-            values = json.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise ConfigError(f"there is no model file {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the model {path}: {reason_of(error)}") from None
+            values = json.loads(text)
         except json.JSONDecodeError as error:
             raise ConfigError(f"{path} is no JSON: {error}") from None
         if not isinstance(values, dict):

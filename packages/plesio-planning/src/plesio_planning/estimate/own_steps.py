@@ -24,7 +24,7 @@ from typing import Any
 
 from plesio.core.charts import Table
 from plesio.core.errors import ConfigError, DataError, nearest
-from plesio.core.files import reason_of
+from plesio.core.files import read_given
 from plesio.core.inputs import Input
 from plesio.core.trace import read_trace
 from plesio.core.units import counted, format_percent, format_seconds, parse_seconds
@@ -174,16 +174,12 @@ def read_own_steps(path: Path, inputs: Sequence[Input]) -> list[OwnStep]:
     Raises:
         ConfigError: There are none, or a column or a value is none. One line, with its place.
     """
-    try:
-        if path.suffix == ".jsonl":
+    if path.suffix == ".jsonl":
+        try:
             return [OwnStep(given={}, step_s=_step_of_trace(path))]
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}; write a table of steps, a trace or a log") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from None
-    except DataError as error:
-        raise ConfigError(str(error)) from None
+        except DataError as error:
+            raise ConfigError(str(error)) from None
+    text = read_given(path, "file", instead="write a table of steps, a trace or a log")
     if path.suffix == ".csv":
         return list(_rows(path, text, inputs))
     steps = [float(found) / 1e3 for found in _MEGATRON.findall(text)]

@@ -21,7 +21,7 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.run_plan import Limits, RunPlan
-from plesio_planning.estimate.search import fastest_layout, layouts_of, search_layouts, working_layouts
+from plesio_planning.estimate.search import LayoutQuestion, fastest_layout, layouts_of, search_layouts, working_layouts
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 
 __all__ = ["RunPlans", "WorthOfChange", "find_plans"]
@@ -103,7 +103,7 @@ class _Asked:
 
     Attributes:
         fixed: The layout's attributes that are given.
-        how: Arguments of `working_layouts`.
+        how: Arguments of `search_layouts`.
     """
 
     model: Model
@@ -136,7 +136,7 @@ class _Asked:
 
     def training(self, machine: Machine, layouts: Sequence[Layout]) -> Training | None:
         """Return the run in the fastest of these layouts that works on the machine."""
-        found = working_layouts(self.model, list(_on(machine, layouts)), machine, **self._how(machine))
+        found = working_layouts(self._question(machine), list(_on(machine, layouts)))
         if not found:
             return None
         try:
@@ -156,7 +156,7 @@ class _Asked:
 
         Their program is the one that was given, as another machine may need no lean one.
         """
-        found = working_layouts(self.model, list(self._space(machine)), machine, **self._how(machine))
+        found = working_layouts(self._question(machine), list(self._space(machine)))
         best: dict[tuple[Any, ...], Layout] = {}
         for one in found:
             layout = one.layout
@@ -165,7 +165,7 @@ class _Asked:
 
     def fastest(self, machine: Machine) -> list[Layout]:
         """Return the fastest layout of the whole space, with the program that was given; empty if nothing fits."""
-        found = fastest_layout(self.model, machine, fixed=self.fixed, **self._how(machine))
+        found = fastest_layout(self._question(machine))
         return [] if found is None else [self._as_given(found.layout)]
 
     def refuse(self, machine: Machine) -> None:
@@ -175,15 +175,22 @@ class _Asked:
     def _as_given(self, layout: Layout) -> Layout:
         return replace(layout, software=self.fixed.get("software", SOFTWARE["current"]))
 
-    def _how(self, machine: Machine) -> Mapping[str, Any]:
-        """Return the arguments of `working_layouts`, with the batch next to the one that is wanted that devices divide.
+    def _question(self, machine: Machine) -> LayoutQuestion:
+        """Return the search on a machine, with the batch next to the one that is wanted that its devices divide.
 
         So all layouts have that one. Where devices are too many for it each has one of its own.
         """
-        wanted, devices = self.how["global_batch"], machine.num_devices
-        if not self.how["near"] or devices > 2 * wanted:
-            return self.how
-        return {**self.how, "global_batch": max(round(wanted / devices), 1) * devices, "near": False}
+        wanted, near, devices = self.how["global_batch"], self.how["near"], machine.num_devices
+        if near and devices <= 2 * wanted:
+            wanted, near = max(round(wanted / devices), 1) * devices, False
+        return LayoutQuestion(
+            model=self.model,
+            machine=machine,
+            wanted=wanted,
+            near=near,
+            may_be_lean=self.how["may_be_lean"],
+            fixed=self.fixed,
+        )
 
     def _space(self, machine: Machine) -> Iterator[Layout]:
         fixed = dict(self.fixed)
@@ -198,7 +205,7 @@ class _Asked:
             space = layouts_of(
                 self.model,
                 machine,
-                global_batch=self._how(machine)["global_batch"],
+                global_batch=self._question(machine).wanted,
                 near=False,
                 fixed={**way, **fixed},
             )

@@ -25,6 +25,7 @@ from plesio_planning.estimate.search_walk import FoundLayout, LayoutQuestion, Wa
 __all__ = [
     "RESERVE",
     "FoundLayout",
+    "LayoutQuestion",
     "Search",
     "fastest_layout",
     "layouts_of",
@@ -157,30 +158,12 @@ def search_layouts(
     )
 
 
-def fastest_layout(
-    model: Model,
-    machine: Machine,
-    *,
-    global_batch: int,
-    fixed: Mapping[str, Any],
-    near: bool = False,
-    may_be_lean: bool = False,
-) -> FoundLayout | None:
+def fastest_layout(question: LayoutQuestion) -> FoundLayout | None:
     """Return the fastest layout with what is fixed; None if nothing fits.
 
-    The arguments are those of `search_layouts`, but a batch is not doubled where every layout needs more.
+    Unlike in `search_layouts` the batch is not doubled where every layout needs more.
     """
-    walk = Walk(
-        LayoutQuestion(
-            model=model,
-            machine=machine,
-            wanted=global_batch,
-            near=near,
-            may_be_lean=may_be_lean,
-            fixed=fixed,
-            top=1,
-        )
-    )
+    walk = Walk(replace(question, top=1))
     walk.go()
     return walk.in_order()[0] if walk.candidates else None
 
@@ -214,32 +197,16 @@ def _larger_machine(question: LayoutQuestion) -> str:
     return "write devices with more memory, or a smaller model"
 
 
-def working_layouts(
-    model: Model,
-    layouts: Sequence[Layout],
-    machine: Machine,
-    *,
-    global_batch: int,
-    near: bool = False,
-    may_be_lean: bool = False,
-) -> tuple[FoundLayout, ...]:
+def working_layouts(question: LayoutQuestion, layouts: Sequence[Layout]) -> tuple[FoundLayout, ...]:
     """Return those of the layouts that are possible and fit as they are, the fastest first.
 
-    All are of one program. The arguments are those of `search_layouts`.
+    All are of one program, which counts instead of what the question has fixed.
     """
     if not layouts:
         return ()
     fixed = dict.fromkeys(("recomputation", "recomputed_layers", "offload", "offload_activations"))
-    question = LayoutQuestion(
-        model=model,
-        machine=machine,
-        wanted=global_batch,
-        near=near,
-        may_be_lean=may_be_lean,
-        fixed={**fixed, "software": layouts[0].software},
-        top=len(layouts) + 1,
-    )
-    walk = Walk(question, map(Family.of_one, layouts))
+    own = {**fixed, "software": layouts[0].software}
+    walk = Walk(replace(question, fixed=own, top=len(layouts) + 1), map(Family.of_one, layouts))
     walk.go()
     return walk.in_order()
 

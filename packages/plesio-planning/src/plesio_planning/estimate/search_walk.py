@@ -9,7 +9,7 @@ first bound, so that the fastest come early.
 import bisect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from plesio.core.errors import ConfigError
@@ -47,8 +47,8 @@ class LayoutQuestion:
     wanted: int
     near: bool = False
     may_be_lean: bool = False
-    fixed: Mapping[str, Any]
-    top: int | None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    top: int | None = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["check_script", "make_writable", "read_text", "reason_of", "write_whole"]
+__all__ = ["check_script", "make_writable", "read_given", "read_text", "reason_of", "write_whole"]
 
 
 def reason_of(error: Exception) -> str:
@@ -31,6 +31,19 @@ def read_text(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {what} {path}: {reason_of(error)}") from error
+
+
+def read_given(path: Path, what: str, *, instead: str) -> str:
+    """Read a file of UTF-8 that an input names, ``what`` it is: ``cluster file``.
+
+    Raises `ConfigError` where it cannot be read; where there is none it says what to write ``instead``.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {what} {path}; {instead}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the {what} {path}: {reason_of(error)}") from None
 
 
 def make_writable(folder: Path | None, what: str) -> None:

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError, nearest
-from plesio.core.files import reason_of
+from plesio.core.files import read_given
 from plesio.core.within import AT_LEAST_1, SHARE, SIZE, Within
 from plesio.cost.cluster_file import read_cluster_text
 from plesio.cost.faults import Failures, InconstantHost
@@ -326,12 +326,7 @@ class Cluster:
     @classmethod
     def read(cls, path: Path) -> "Cluster":
         """Read the cluster that a TOML file describes; raise `ConfigError` if it cannot be read, or is impossible."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise ConfigError(f"there is no cluster file {path}; docs/cost.md has one to start from") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the cluster {path}: {reason_of(error)}") from None
+        text = read_given(path, "cluster file", instead="docs/cost.md has one to start from")
         return cls.from_toml(text, name=path.stem, where=str(path))
 
     @classmethod

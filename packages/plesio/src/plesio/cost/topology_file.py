@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ConfigError
-from plesio.core.files import reason_of
+from plesio.core.files import read_given
 from plesio.cost.exchange_plan import Plan
 from plesio.cost.topology import PairMatrix, Topology
 
@@ -100,12 +100,11 @@ def _probe_table(topology: Topology) -> list[str]:
 
 def read_topology(path: Path) -> Topology:
     """Read the topology in a cluster file that `plesio lab probe` wrote; raise `ConfigError` where there is none."""
+    text = read_given(path, "cluster file", instead=f"plesio lab probe --out {path} writes one")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no cluster file {path}; plesio lab probe --out {path} writes one") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the cluster {path}: {reason_of(error)}") from None
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"cannot read the cluster file {path}: {error}") from None
     if "probe" not in document:
         raise ConfigError(
             f"{path} has no [probe]: it was not measured; plesio lab probe --out FILE writes one that was"

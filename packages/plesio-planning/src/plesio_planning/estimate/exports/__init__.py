@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from plesio.core.errors import ConfigError
-from plesio.core.files import reason_of
+from plesio.core.files import read_given
 from plesio_planning.estimate.exports import deepspeed, megatron, torchtitan
 from plesio_planning.estimate.exports.file_format import FileFormat, ImportedRun
 from plesio_planning.estimate.layout import Layout
@@ -65,12 +65,7 @@ def import_run(path: Path) -> ImportedRun:
     Raises:
         ConfigError: It cannot be read, or has something that is not modelled. One line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}; write one of Megatron-LM, torchtitan or DeepSpeed") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from None
+    text = read_given(path, "file", instead="write one of Megatron-LM, torchtitan or DeepSpeed")
     known = {one.suffix: one for one in FORMATS.values()}
     try:
         return known.get(path.suffix, FORMATS["megatron"]).read(text)

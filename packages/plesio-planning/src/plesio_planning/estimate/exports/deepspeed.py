@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.estimate.exports.file_format import ImportedRun, refuse, unread_names, value_of
+from plesio_planning.estimate.exports.file_format import ImportedRun, read_values, refuse, unread_names, value_of
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model
 
@@ -84,12 +84,12 @@ def read(text: str) -> ImportedRun:
     Raises:
         ConfigError: It is no such file, or has what is not modelled.
     """
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"no JSON: {error}") from None
-    if not isinstance(values, dict) or not {"zero_optimization", "train_micro_batch_size_per_gpu"} & values.keys():
-        raise ConfigError('no "zero_optimization"; write a configuration of DeepSpeed (a config.json is a model)')
+    values = read_values(
+        text,
+        "JSON",
+        names=("zero_optimization", "train_micro_batch_size_per_gpu"),
+        program="DeepSpeed (a config.json is a model)",
+    )
     zero = _section(values, "zero_optimization")
     if _whole(values, "sequence_parallel_size", 1) > 1:
         raise ConfigError('"sequence_parallel_size" is of Ulysses, which is not modelled; write 1')

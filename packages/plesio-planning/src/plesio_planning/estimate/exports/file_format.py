@@ -1,15 +1,25 @@
 """The parts that files of all programs have in common."""
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["FileFormat", "ImportedRun", "layers_of_part", "refuse", "transformer_of", "unread_names", "value_of"]
+__all__ = [
+    "FileFormat",
+    "ImportedRun",
+    "layers_of_part",
+    "read_values",
+    "refuse",
+    "transformer_of",
+    "unread_names",
+    "value_of",
+]
 
 _Value = TypeVar("_Value", bool, int, str, list[Any], dict[str, Any])
 _KINDS = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "a section of values"}
@@ -61,6 +71,21 @@ class FileFormat:
     suffix: str
     write: Callable[[Model, Layout, int], str]
     read: Callable[[str], ImportedRun]
+
+
+def read_values(text: str, kind: Literal["JSON", "TOML"], *, names: tuple[str, str], program: str) -> dict[str, Any]:
+    """Read the values of a file of this kind; a program's has one of these names.
+
+    Raises:
+        ConfigError: It is of another kind, or of another program.
+    """
+    try:
+        values = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"no {kind}: {error}") from None
+    if not isinstance(values, dict) or not values.keys() & set(names):
+        raise ConfigError(f"neither {names[0]} nor {names[1]}; write a configuration of {program}")
+    return values
 
 
 def value_of(values: Mapping[str, Any], name: str, usual: _Value) -> _Value:

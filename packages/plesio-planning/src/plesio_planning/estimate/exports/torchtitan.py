@@ -4,13 +4,13 @@ Names are those of ``torchtitan/config/job_config.py`` of torchtitan 0.2.0, the 
 model is a name and a flavor there, so the file has no sizes.
 """
 
-import tomllib
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.exports.file_format import (
     ImportedRun,
     layers_of_part,
+    read_values,
     refuse,
     transformer_of,
     unread_names,
@@ -120,12 +120,7 @@ def read(text: str) -> ImportedRun:
     Raises:
         ConfigError: It is no such file, or has what is not modelled.
     """
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"no TOML: {error}") from None
-    if "parallelism" not in values and "training" not in values:
-        raise ConfigError("neither [parallelism] nor [training]; write a configuration of torchtitan")
+    values = read_values(text, "TOML", names=("parallelism", "training"), program="torchtitan")
     training, parallelism = value_of(values, "training", {}), value_of(values, "parallelism", {})
     mode = value_of(value_of(values, "activation_checkpoint", {}), "mode", "selective")
     if mode not in ("none", "full"):
