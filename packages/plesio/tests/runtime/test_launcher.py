@@ -493,7 +493,8 @@ def test_an_error_of_several_workers_is_printed_once(
     monkeypatch.setattr(worker_output, "_TOGETHER_S", DEADLINE_S)
     script = write_script(tmp_path, MISTAKEN)
     assert launch(script, [what], num_workers=3) == status
-    found = [line for line in capfd.readouterr().err.splitlines() if "more can join" not in line]
+    begun, *found = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(rf"plesio: 3 workers; more can join with: plesio run --join \S+ {script} {what}", begun)
     found = [line for line in found if not re.fullmatch(r" *[\^~]+ *", line)]
     assert len(found) == len(lines), found
     assert all(re.fullmatch(pattern, line) for pattern, line in zip(lines, found, strict=True)), found

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportE
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 from plesio.runtime.job import Job
+from plesio.runtime.launcher import listen, serve_store
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import Ending, LocalJob
 
@@ -315,3 +317,27 @@ def test_the_trace_has_the_sizes_of_ddps_buckets(tmp_path: Path):
 def test_plesio_imports_without_torch():
     code = "import plesio, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_worker_that_comes_when_the_job_is_over_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLESIO_SECRET", "7" * 64)
+    with listen(0) as listener:
+        port = listener.getsockname()[1]
+        store = serve_store(listener, num_workers=1)
+    first = WorkerPlace(
+        rank=0,
+        num_workers=1,
+        local_rank=0,
+        local_workers=1,
+        address="127.0.0.1",
+        port=port,
+        agent_hosts_store=True,
+    )
+    with Job(first) as job:
+        job.servers(1, folder=None)
+    with (
+        Job(replace(first, rank=1, local_rank=1)) as late,
+        pytest.raises(TransportError, match="the run is at its end: nobody can join it any more"),
+    ):
+        late.servers(1, folder=None)
+    del store

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,10 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import write_whole
 
 if TYPE_CHECKING:
-    from plesio.bench.recipe import Recipe
-    from plesio.bench.validate import ValidationSetting
     from plesio.core.predictions import Prediction
+
+    Predict = Callable[[Path], Sequence[Prediction]]
+    """Does the runs in a folder, and compares."""
 
 __all__ = ["EXAMPLES", "PAGE", "validate"]
 
@@ -117,28 +118,26 @@ def validate(
     time charges for their exchanges; rows that nothing was fitted to come first. It takes the same options.
     """
     plugged = plug_ins("plesio.validations")
-    script = Path(what) if what.endswith(".py") else None
-    if script is None and (args or workers is not None):
+    is_script = what.endswith(".py")
+    if not is_script and (args or workers is not None):
         raise ConfigError(f"{args[0] if args else f'--workers {workers}'} is for a script; {what} is none")
-    if script is not None and world is not MeasuredWorld.PROCESS:
-        raise ConfigError(f"--world {world.value}: {script} runs as workers on this machine; leave it out")
-    if script is None and what not in (WORLDS, *plugged):
-        raise ConfigError(f'validate "{what}"; {home_of(what) or nearest(what, (WORLDS, *plugged))}')
-    if script is None and what != WORLDS:
+    if what in plugged:
         if policies is not None or seeds != SEEDS or resume or world is not MeasuredWorld.PROCESS or oversubscription:
             raise ConfigError(f"validate {what} does no runs; leave out all options but --out, --json and --overwrite")
         return int(plugged[what].load()(json_file, out=out, overwrite=overwrite))
-    if oversubscription is not None and world is not MeasuredWorld.TESTBED:
-        raise ConfigError("--oversubscription is of racks on a testbed; write --world testbed too, or leave it out")
     # whatever is wrong is said before anything is removed
-    if script is not None:
-        recipe = _script(script, args or (), policies=policies, seeds=seeds, workers=workers)
+    if is_script:
+        if world is not MeasuredWorld.PROCESS or oversubscription is not None:
+            raise ConfigError(f"--world and --oversubscription: {what} runs as workers on this machine; leave them out")
+        predict = _of_script(Path(what), args or (), policies=policies, seeds=seeds, workers=workers)
+    elif what == WORLDS:
+        predict = _of_workloads(world, policies=policies, seeds=seeds, oversubscription=oversubscription)
     else:
-        settings = _settings(world, policies=policies, seeds=seeds, oversubscription=oversubscription)
+        raise ConfigError(f'validate "{what}"; {home_of(what) or nearest(what, (WORLDS, *plugged))}')
     check_output_file("--json", json_file, overwrite=overwrite or resume)
     out = out or Path("runs/validation")
     with prepared_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES):
-        predictions = _of_script(recipe, out=out) if script is not None else _measured(settings, world, out=out)
+        predictions = predict(out)
     from plesio.core.predictions import predictions_to_json
     from plesio.report.validation import render_validation, render_validation_page
 
@@ -149,19 +148,35 @@ def validate(
     return 0
 
 
-def _settings(
-    world: MeasuredWorld, *, policies: str | None, seeds: str, oversubscription: str | None
-) -> "list[ValidationSetting]":
-    if world is MeasuredWorld.TESTBED:
+def _of_workloads(world: MeasuredWorld, *, policies: str | None, seeds: str, oversubscription: str | None) -> "Predict":
+    """Check the options for the built-in workloads, and return what does their runs."""
+    on_testbed = world is MeasuredWorld.TESTBED
+    if oversubscription is not None and not on_testbed:
+        raise ConfigError("--oversubscription is of racks on a testbed; write --world testbed too, or leave it out")
+    if on_testbed:
         prepare_for_hosts()
-    from plesio.bench.validate import matrix, matrix_on_hosts
+    from plesio.bench.validate import matrix, matrix_on_hosts, validate
     from plesio.cli.compare import split_policies, split_seeds
+    from plesio.cli.progress_display import progress_display
 
     specs, numbers = POLICIES if policies is None else split_policies(policies), split_seeds(seeds)
-    if world is not MeasuredWorld.TESTBED:
-        return matrix(policies=specs, seeds=numbers)
-    ratios = [] if oversubscription is None else _ratios(oversubscription)
-    return matrix_on_hosts(policies=specs, seeds=numbers, oversubscriptions=ratios)
+    if on_testbed:
+        ratios = [] if oversubscription is None else _ratios(oversubscription)
+        settings = matrix_on_hosts(policies=specs, seeds=numbers, oversubscriptions=ratios)
+    else:
+        settings = matrix(policies=specs, seeds=numbers)
+
+    def predict(out: Path) -> "Sequence[Prediction]":
+        with progress_display() as progress:
+            return validate(
+                settings,
+                out=out,
+                progress=progress,
+                world=world.value,
+                on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
+            )
+
+    return predict
 
 
 def _ratios(text: str) -> list[float]:
@@ -171,31 +186,20 @@ def _ratios(text: str) -> list[float]:
         raise ConfigError(f'--oversubscription "{text}"; write numbers above 0, as in 1,2,4,8') from None
 
 
-def _measured(settings: "Sequence[ValidationSetting]", world: MeasuredWorld, *, out: Path) -> "Sequence[Prediction]":
-    from plesio.bench.validate import validate
-    from plesio.cli.progress_display import progress_display
-
-    with progress_display() as progress:
-        return validate(
-            settings,
-            out=out,
-            progress=progress,
-            world=world.value,
-            on_measured=lambda what: print(f"measured: {what}", file=sys.stderr),
-        )
-
-
-def _script(
+def _of_script(
     script: Path, arguments: Sequence[str], *, policies: str | None, seeds: str, workers: int | None
-) -> "Recipe":
+) -> "Predict":
+    """Check the options for a script, and return what does its runs."""
+    from plesio.bench.advise_probe import probe_script
+    from plesio.bench.validate import validate_script
     from plesio.cli.compare import split_policies, split_seeds
     from plesio.cli.script_recipe import script_recipe
+    from plesio.cli.terminal import with_progress
 
-    count = min(4, max(2, len(os.sched_getaffinity(0)))) if workers is None else workers
-    return script_recipe(
+    recipe = script_recipe(
         script,
         arguments,
-        {"count": count},
+        {"count": min(4, max(2, len(os.sched_getaffinity(0)))) if workers is None else workers},
         policies=POLICIES if policies is None else split_policies(policies),
         seeds=split_seeds(seeds),
         slow=None,
@@ -203,13 +207,9 @@ def _script(
         where="plesio lab validate",
     )
 
+    def predict(out: Path) -> "Sequence[Prediction]":
+        told = [text.replace("{seed}", str(recipe.run.seeds[0])) for text in recipe.task.arguments]
+        probed = probe_script(script, told, count=recipe.workers.count)
+        return with_progress(partial(validate_script, recipe, probed, out=out))
 
-def _of_script(recipe: "Recipe", *, out: Path) -> "Sequence[Prediction]":
-    from plesio.bench.advise_probe import probe_script
-    from plesio.bench.validate import validate_script
-    from plesio.cli.terminal import with_progress
-
-    task = recipe.task
-    arguments = [text.replace("{seed}", str(recipe.run.seeds[0])) for text in task.arguments]
-    probed = probe_script(task.script, arguments, count=recipe.workers.count)
-    return with_progress(partial(validate_script, recipe, probed, out=out))
+    return predict

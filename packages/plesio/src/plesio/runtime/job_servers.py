@@ -11,8 +11,9 @@ from typing import Any
 import zmq
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
 from plesio.runtime.start_server import server_addresses, start_server
 from plesio.runtime.stop_server import stop_server
@@ -26,6 +27,8 @@ __all__ = ["JobServers"]
 
 _BACKUP = "backup/0"
 """Key of the addresses of server 0's backup in the job's store."""
+_OVER = "over"
+"""In the job's store: no run of it is to come, and its servers end."""
 
 
 class JobServers:
@@ -98,7 +101,7 @@ class JobServers:
             replicas: 2 has server 0 twice, the second time on the second host if there is one.
 
         Raises:
-            TransportError: A server cannot be started or reached.
+            TransportError: A server cannot be started or reached, or this worker joins a job that is over.
             ConfigError: Workers disagree about replicas.
         """
         place = self._place
@@ -111,6 +114,8 @@ class JobServers:
             if folder is not None and self._processes and (place.host == 0 or replicas > 1):
                 self._let_write(folder)
         self._get("server/0")
+        if place.late and self._store.check([_OVER]):
+            raise TransportError(AT_ITS_END)
         if self._store.check([_BACKUP]):
             self._backup = json.loads(self._get(_BACKUP))
         if (self._backup is not None) != (replicas > 1):
@@ -161,6 +166,9 @@ class JobServers:
         for connection in self.connections:
             connection.close()
         self.connections.clear()
+        if self._processes and self._place.rank == 0:
+            with contextlib.suppress(RuntimeError):  # torch's own, where the store is gone
+                self._store.set(_OVER, "")
         for process in reversed(self._processes):  # a backup last
             stop_server(process)
         self._processes.clear()

@@ -15,6 +15,7 @@ was stopped is not, nor one that never began: a run that was refused once would 
 import contextlib
 import os
 import queue
+import shlex
 import socket
 import sys
 import threading
@@ -255,7 +256,8 @@ def host_job(
             stores[0].set(NAME_KEY, name)
             stores[0].set(ENDED_KEY, ",".join(map(str, past)))
             stores[0].set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))
-            join = f"; more can join with: plesio run --join {site.address}:{master_port} {program.script}"
+            line = shlex.join([str(program.script), *program.args])
+            join = f"; more can join with: plesio run --join {site.address}:{master_port} {line}"
             known.append(stores[0].num_keys())
             outlet.say(f"{counted(num_workers, 'worker')}{join if site is THIS_HOST else ''}")
 
