@@ -15,6 +15,7 @@ from plesio_planning.estimate import (
     parse_machine,
 )
 from plesio_planning.estimate.layout import SoftwareName
+from refusals import refusal_of
 
 
 def test_every_software_that_an_option_takes_has_settings():
@@ -102,10 +103,8 @@ def test_a_replica_has_as_many_micro_batches_as_its_share_of_the_batch():
     ],
 )
 def test_what_cannot_be_laid_out_says_what_can(name: str, degrees: dict[str, Any], global_batch: int, message: str):
-    with pytest.raises(ConfigError) as caught:
-        check_layout(find_model(name), Layout(**degrees), parse_machine("8xa100"), global_batch=global_batch)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    model, machine = find_model(name), parse_machine("8xa100")
+    assert message in refusal_of(lambda: check_layout(model, Layout(**degrees), machine, global_batch=global_batch))
 
 
 def test_more_stages_than_layers_are_refused():

@@ -7,6 +7,7 @@ import pytest
 
 from plesio.core.errors import ConfigError
 from plesio_planning.estimate import Convolutional, Transformer, find_model, read_hugging_face
+from refusals import refusal_of
 
 LLAMA_3_8B = {
     "model_type": "llama",
@@ -259,10 +260,7 @@ def test_a_residual_network_is_known_by_its_sums():
     ],
 )
 def test_an_unknown_model_is_one_clear_line(text: str, message: str):
-    with pytest.raises(ConfigError) as caught:
-        find_model(text)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal_of(lambda: find_model(text))
 
 
 @pytest.mark.parametrize(

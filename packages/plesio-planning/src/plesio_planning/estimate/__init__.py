@@ -9,7 +9,8 @@ from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, check_la
 from plesio_planning.estimate.memory import Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.named_models import MODELS, find_model
-from plesio_planning.estimate.own_steps import OwnConstants, calibrate_to, read_own_steps
+from plesio_planning.estimate.own_constants import OwnConstants, calibrate_to
+from plesio_planning.estimate.own_steps import read_own_steps
 from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits, RunPlan
 from plesio_planning.estimate.search import Search, search_layouts

@@ -19,7 +19,8 @@ from plesio_planning.estimate.layout import SOFTWARE, Layout, SoftwareName
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.named_models import find_model
 from plesio_planning.estimate.options import FIELDS, RunOptions
-from plesio_planning.estimate.own_steps import OwnConstants, calibrate_to, calibrated, read_own_steps
+from plesio_planning.estimate.own_constants import OwnConstants, calibrate_to, calibrated
+from plesio_planning.estimate.own_steps import read_own_steps
 from plesio_planning.estimate.plan_charts import plan_charts, plan_finding, plan_tables
 from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits

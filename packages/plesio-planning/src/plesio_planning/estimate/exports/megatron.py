@@ -5,12 +5,13 @@ of a configuration, ``TransformerConfig``, ``MLATransformerConfig``, ``ModelPara
 ``DistributedDataParallelConfig`` of megatron-core 0.15.0. Its replicas are the devices that remain.
 """
 
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.exports.file_format import ImportedRun, refuse, transformer_of
+from plesio_planning.estimate.exports.flags import Flags
+from plesio_planning.estimate.exports.megatron_model import model_flags, sizes_of
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Model, Transformer
 
@@ -59,7 +60,7 @@ def write(model: Model, layout: Layout, global_batch: int) -> str:
     )
     if layout.gradient_bytes == 2 and not layout.keeps_remainders and not layout.full_precision:
         raise ArgumentError(f"{_NAME} keeps such `gradients` only beside remainders; add `master_weight_remainders`")
-    flags = [*_of_layout(model, layout), *_of_model(model)]
+    flags = [*_of_layout(model, layout), *model_flags(model)]
     flags += [f"micro-batch-size {layout.micro_batch}", f"global-batch-size {global_batch}"]
     if software.splits_tensor and layout.tp > 1:
         flags.append("tp-comm-overlap")
@@ -140,78 +141,24 @@ def _sharing(layout: Layout) -> Iterator[str]:
         yield "optimizer-cpu-offload"
 
 
-def _of_model(model: Transformer) -> Iterator[str]:
-    if model.parallel_blocks or model.window is not None:
-        what = "parallel blocks" if model.parallel_blocks else "a sliding window"
-        raise ArgumentError(f"{_NAME} has no option here for {what}, which {model.name} has; leave `export` out")
-    yield f"num-layers {model.num_layers}"
-    yield f"hidden-size {model.hidden_size}"
-    yield f"num-attention-heads {model.num_heads}"
-    yield f"ffn-hidden-size {model.dense_ffn_size or model.ffn_size}"
-    yield f"seq-length {model.sequence_length}"
-    yield f"max-position-embeddings {model.sequence_length}"
-    yield f"vocab-size {model.vocabulary_size}"
-    if model.kv_rank is not None:
-        yield "multi-latent-attention"
-        yield f"kv-lora-rank {model.kv_rank}"
-        if model.query_rank is not None:
-            yield f"q-lora-rank {model.query_rank}"
-        yield f"qk-head-dim {model.attention_size // model.num_heads}"
-        yield f"v-head-dim {model.attention_size // model.num_heads}"
-        yield f"qk-pos-emb-head-dim {model.rope_size}"
-    else:
-        if model.num_kv_heads != model.num_heads:
-            yield "group-query-attention"
-            yield f"num-query-groups {model.num_kv_heads}"
-        if model.head_size is not None:
-            yield f"kv-channels {model.head_size}"
-    if model.query_key_norms:
-        yield "qk-layernorm"
-    if model.gated:
-        yield "swiglu"
-    if not model.biases:
-        yield from ("disable-bias-linear", "normalization RMSNorm", "position-embedding-type rope")
-    if not model.dropout:
-        yield from ("attention-dropout 0", "hidden-dropout 0")
-    if not model.tied_embeddings:
-        yield "untie-embeddings-and-output-weights"
-    if model.num_experts > 1:
-        yield from _of_experts(model)
-
-
-def _of_experts(model: Transformer) -> Iterator[str]:
-    yield f"num-experts {model.num_experts}"
-    yield f"moe-router-topk {model.experts_per_token}"
-    yield f"moe-ffn-hidden-size {model.ffn_size}"
-    if model.shared_ffn_size:
-        yield f"moe-shared-expert-intermediate-size {model.shared_ffn_size}"
-    if model.num_dense_layers:
-        yield f'moe-layer-freq "([0]*{model.num_dense_layers}+[1]*{model.num_layers - model.num_dense_layers})"'
-    if model.capacity_factor != 1:
-        yield f"moe-expert-capacity-factor {model.capacity_factor:g}"
-    if model.expert_hosts is not None:
-        yield f"moe-router-group-topk {model.expert_hosts}"
-
-
 def read(text: str) -> ImportedRun:
     """Read the flags, of a shell file or of a line.
 
     Raises:
         ConfigError: There are none, or some are not modelled.
     """
-    flags = _flags(text)
+    flags = Flags.read(text)
     if "tensor-model-parallel-size" not in flags and "num-layers" not in flags:
         raise ConfigError("neither --tensor-model-parallel-size nor --num-layers; write flags of Megatron-LM")
-    number = _Numbers(flags)
-    granularity, modules = flags.get("recompute-granularity", []), flags.get("recompute-modules", ["core_attn"])
-    recomputation = granularity[0] if granularity else "none"
-    if recomputation == "selective" and modules != ["core_attn"]:
-        if not {"layernorm", "moe_act"} <= set(modules) <= set(_PARTIAL):
-            raise ConfigError(f"--recompute-modules {' '.join(modules)} is not modelled; write core_attn")
+    number = flags.number
+    recomputation, modules = flags.of("recompute-granularity", "none"), flags.of("recompute-modules", "core_attn")
+    if recomputation == "selective" and modules != "core_attn":
+        if not {"layernorm", "moe_act"} <= set(modules.split()) <= set(_PARTIAL):
+            raise ConfigError(f"--recompute-modules {modules} is not modelled; write core_attn")
         recomputation = "partial"
     zero = 1 if "use-distributed-optimizer" in flags else 0
     if "use-megatron-fsdp" in flags or "use-custom-fsdp" in flags:
-        zero = _STRATEGIES.get("".join(flags.get("data-parallel-sharding-strategy", [])), 0)
+        zero = _STRATEGIES.get(flags.of("data-parallel-sharding-strategy"), 0)
     layout: dict[str, Any] = {
         "tp": number("tensor-model-parallel-size", 1),
         "pp": number("pipeline-model-parallel-size", 1),
@@ -225,14 +172,14 @@ def read(text: str) -> ImportedRun:
         if "fp8-format" in flags
         else next((one for one in ("bf16", "fp16") if one in flags), "fp32"),
     }
-    if flags.get("recompute-method") == ["block"]:
+    if flags.of("recompute-method") == "block":
         layout["recomputed_layers"] = number("recompute-num-layers", 1)
     for name, flag in (("ep", "expert-model-parallel-size"), ("etp", "expert-tensor-parallel-size")):
         if flag in flags:
             layout[name] = number(flag, 1)
     if "num-virtual-stages-per-pipeline-rank" in flags:
         layout["vpp"] = number("num-virtual-stages-per-pipeline-rank", 1)
-    lean = flags.get("main-grads-dtype") == ["bf16"]
+    lean = flags.of("main-grads-dtype") == "bf16"
     settings: dict[str, Any] = (
         {"gradient_bytes": 2, "master_weight_remainders": True} if lean else {"gradient_bytes": 4}
     )
@@ -241,103 +188,10 @@ def read(text: str) -> ImportedRun:
         settings["splits_tensor"] = True
     return ImportedRun(
         layout=layout,
-        sizes=_sizes(flags, number) if "num-layers" in flags else {},
+        sizes=sizes_of(flags) if "num-layers" in flags else {},
         settings=settings,
         global_batch=number("global-batch-size", 0) or None,
         part_layers=number("num-layers-per-virtual-pipeline-stage", 0) or None,
         instances=number("num-distributed-optimizer-instances", 1),
-        unread=tuple(f"--{name}" for name in flags if name not in _KNOWN.split()),
+        unread=tuple(f"--{name}" for name in flags.words if name not in _KNOWN.split()),
     )
-
-
-def _flags(text: str) -> dict[str, list[str]]:
-    """Return the words after each flag; of one that is there twice, those after the last."""
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise ConfigError(f"no flags of a shell: {error}") from None
-    found: dict[str, list[str]] = {}
-    values: list[str] | None = None
-    for word in words:
-        if word.startswith("--"):
-            name, _, value = word[2:].partition("=")
-            values = found[name] = []
-            if value:
-                values.append(value)
-        elif values is not None:
-            values.append(word)
-    return found
-
-
-class _Numbers:
-    """Whole numbers of flags."""
-
-    def __init__(self, flags: dict[str, list[str]]) -> None:
-        self._flags = flags
-
-    def __call__(self, name: str, usual: int) -> int:
-        """Return the number of a flag, or the usual one without the flag."""
-        words = self._flags.get(name)
-        if words is None:
-            return usual
-        if not words or not words[0].isdecimal():
-            raise ConfigError(f"--{name} {' '.join(words)} is no whole number; write one, as --{name} {usual or 8}")
-        return int(words[0])
-
-
-def _sizes(flags: dict[str, list[str]], number: Callable[[str, int], int]) -> dict[str, Any]:
-    hidden, heads = number("hidden-size", 0), number("num-attention-heads", 0)
-    gated = "swiglu" in flags
-    # Megatron's default for gated networks makes up for their third matrix
-    ffn = number("ffn-hidden-size", 0) or (4 * hidden * 2 // 3 // 64 * 64 if gated else 4 * hidden)
-    sizes: dict[str, Any] = {
-        "num_layers": number("num-layers", 0),
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": number("num-query-groups", heads) if "group-query-attention" in flags else heads,
-        "ffn_size": ffn,
-        "sequence_length": number("seq-length", 2048),
-        "gated": gated,
-        "biases": "disable-bias-linear" not in flags,
-        "dropout": flags.get("hidden-dropout") not in (["0"], ["0.0"]),
-        "tied_embeddings": "untie-embeddings-and-output-weights" not in flags,
-        "query_key_norms": "qk-layernorm" in flags,
-    }
-    if "vocab-size" in flags:
-        sizes["vocabulary_size"] = number("vocab-size", 0)
-    if "kv-channels" in flags:
-        sizes["head_size"] = number("kv-channels", 0)
-    if "multi-latent-attention" in flags:
-        sizes |= {
-            "kv_rank": number("kv-lora-rank", 512),
-            "query_rank": number("q-lora-rank", 0) or None,
-            "head_size": number("qk-head-dim", 128),
-            "rope_size": number("qk-pos-emb-head-dim", 64),
-        }
-    return sizes | (_expert_sizes(flags, number, ffn=ffn) if "num-experts" in flags else {})
-
-
-def _expert_sizes(flags: dict[str, list[str]], number: Callable[[str, int], int], *, ffn: int) -> dict[str, Any]:
-    sizes: dict[str, Any] = {
-        "num_experts": number("num-experts", 1),
-        "experts_per_token": number("moe-router-topk", 2),
-        "ffn_size": number("moe-ffn-hidden-size", ffn),
-        "shared_ffn_size": number("moe-shared-expert-intermediate-size", 0),
-    }
-    if "moe-router-group-topk" in flags:
-        sizes["expert_hosts"] = number("moe-router-group-topk", 1)
-    layers = "".join(flags.get("moe-layer-freq", []))
-    if layers:
-        dense = layers.strip("()").split("+")[0]
-        if not dense.startswith("[0]*") or not dense[4:].isdecimal() or layers.count("[") != 2:
-            raise ConfigError(f"--moe-layer-freq {layers} is not modelled; write ([0]*DENSE+[1]*OTHERS)")
-        sizes |= {"num_dense_layers": int(dense[4:]), "dense_ffn_size": ffn}
-    if "moe-expert-capacity-factor" in flags:
-        words = " ".join(flags["moe-expert-capacity-factor"])
-        try:
-            sizes["capacity_factor"] = float(words)
-        except ValueError:
-            raise ConfigError(
-                f"--moe-expert-capacity-factor {words} is no number; write one, as --moe-expert-capacity-factor 1.25"
-            ) from None
-    return sizes
