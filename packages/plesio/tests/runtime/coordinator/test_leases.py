@@ -339,6 +339,17 @@ def test_worker_that_would_only_be_late_is_refused_until_it_is_needed():
     assert book.lease(1) is not None
 
 
+def test_a_worker_whose_first_report_is_under_way_is_not_taken_for_a_slow_one():
+    """An update that is sent behind the next steps brings its report after the worker has asked for another block."""
+    book = LeaseRecords(64, batch_size=1, budget_samples=64, workers=[0, 1], dealing="guided")
+    first = [(worker, book.lease(worker)) for _ in range(8) for worker in (0, 1)]
+    for worker, block in first:
+        if worker == 0:
+            book.finish(worker, block.id, 1)
+    assert book.lease(0) is not None
+    assert book.lease(1) is not None
+
+
 def train(book: LeaseRecords, worker: int, *, num_batches: int, batch_size: int) -> list[int]:
     """Lease and finish, one block after the other; the blocks' sizes in batches."""
     sizes: list[int] = []

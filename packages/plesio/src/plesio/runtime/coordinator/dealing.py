@@ -165,7 +165,11 @@ class GuidedDealer(Dealer):
 
         Looks no further ahead than a full block each: beyond that the answer makes no difference.
         """
-        batch_s = {rival: 1 / (1 + self._steps[rival]) for rival in {worker, *rivals}}  # in any unit of time
+        steps = {rival: self._steps[rival] for rival in {worker, *rivals}}
+        # A worker that comes back for more before its first report may be as fast as any other.
+        if held[worker] and not steps[worker]:
+            steps[worker] = max(steps.values())
+        batch_s = {rival: 1 / (1 + num) for rival, num in steps.items()}  # in any unit of time
         sizes = {rival: self._size(rival) for rival in batch_s}
         finishes = [
             (
