@@ -5,7 +5,6 @@ Four virtual workers train `stdlib_lm` for one epoch with AdamW, over links of 1
     python benchmarks/evidence/outer.py policies --seeds 3       # bsp, local_sgd and diloco by momentum and compression
     python benchmarks/evidence/outer.py policies --only diloco:8,outer_momentum=0.3 --seeds 3
     python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum, seed 0
-    python benchmarks/evidence/outer.py unequal --seeds 3        # rounds of all and quorums, speeds 1, 1, 0.5 and 0.25
 
 ρ is the mean cosine of successive outer gradients. If they agree so from each one to the next, each moves the shared
 parameters by η (1 + μ / (1 - μρ)) of itself in the end: the *effective rate*. `rates` sorts by it.
@@ -61,16 +60,6 @@ POLICIES = (
         for codec in ("qsgd:8", "qsgd:4+feedback")
     ),
 )
-SPEEDS = (1.0, 1.0, 0.5, 0.25)
-SMALL = {"width": 32, "depth": 1, "context": 32, "corpus_bytes": 200_000}
-"""The model of `unequal`, for want of processor time."""
-QUORA = (
-    "diloco:8,outer_momentum=0.3",
-    "diloco:8,outer_momentum=0.3,exchange=store",
-    "diloco:8,outer_momentum=0.3,exchange=store,quorum=2",
-    "diloco:8,outer_momentum=0.3,exchange=store,steps=dynamic",
-)
-"""Rounds of all, and quorums."""
 
 
 @contextmanager
@@ -123,26 +112,6 @@ def folder_of(policy: str, *, seed: int, link: str | None = None) -> Path:
     name = "trained" if link is None else link.replace(" ", "-").replace("/", "-")
     spec = parse_policy(policy).spec.replace(":", "-").replace(",", "-")
     return OUT / str(LENGTH.get("samples", "epoch")) / name / spec / str(seed)
-
-
-def do_unequal(policy: str, *, seed: int) -> RunResult:
-    """Return a run of the small model on workers of unequal speeds, on a fast network."""
-    recipe = make_recipe(
-        {
-            "task": {"name": "stdlib_lm", "batch_size": 8, "options": SMALL},
-            "run": {"policies": [policy], "seeds": [seed], "samples": LENGTH.get("samples", 12_000)},
-            "workers": {
-                "count": len(SPEEDS),
-                "cluster": 'hosts = 4\n[nic]\nlatency = "50 us"\nbandwidth = "1 Gbit/s"\n',
-                "step_time": STEP_TIME,
-                "unequal": [{"rank": rank, "speed": speed} for rank, speed in enumerate(SPEEDS) if speed < 1],
-            },
-        },
-        folder=Path.cwd(),
-        where="outer.py",
-    )
-    [run] = keep_runs(recipe, out=folder_of(policy, seed=seed, link="unequal"))[parse_policy(policy).spec]
-    return run
 
 
 def rho_of(policy: str, *, seed: int) -> float:
@@ -210,27 +179,11 @@ def show_rates() -> None:
         )
 
 
-def show_unequal(policies: Sequence[str], *, seeds: Sequence[int]) -> None:
-    """Print perplexities, losses over those of the first policy, and times over its."""
-    base = [do_unequal(policies[0], seed=seed) for seed in seeds]
-    rows = []
-    for policy in policies:
-        runs = [do_unequal(policy, seed=seed) for seed in seeds]
-        losses = [math.log(run.final_metric or math.nan) for run in runs]
-        over = [loss / math.log(one.final_metric or math.nan) - 1 for loss, one in zip(losses, base, strict=True)]
-        times = [run.wall_s / one.wall_s for run, one in zip(runs, base, strict=True)]
-        perplexities = ", ".join(f"{run.final_metric:.2f}" for run in runs)
-        rows.append([policy, perplexities, f"{statistics.fmean(over):+.2%}", plus_minus(times)])
-    columns = ["policy", "perplexity", "loss over that of rounds", "time over theirs"]
-    print_table(f"speeds {SPEEDS}, seeds {list(seeds)}", columns=columns, rows=rows)
-
-
 def main() -> None:
-    """Do one of the three."""
+    """Do one of the two."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["policies", "rates", "unequal"])
+    parser.add_argument("what", choices=["policies", "rates"])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first-seed", type=int, default=0, help="of unequal")
     parser.add_argument("--only", action="append", default=[], help="a policy, instead of all; may be given again")
     parser.add_argument("--samples", type=int, help="length of a run, instead of an epoch of 14,028")
     parser.add_argument("--goal", type=float, help="a perplexity, instead of bsp's final one")
@@ -241,9 +194,6 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.what == "rates":
         show_rates()
-    elif arguments.what == "unequal":
-        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-        show_unequal(arguments.only or QUORA, seeds=seeds)
     else:
         show_policies(arguments.only or POLICIES, seeds=arguments.seeds, goal=arguments.goal)
 
