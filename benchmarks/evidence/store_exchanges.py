@@ -89,7 +89,8 @@ def metrics(runs: Sequence[RunResult], form: str, *, scale: float = 1.0) -> str:
 
 def show_thin() -> None:
     """Print how long three workers are blocked, and their accuracy."""
-    policies = ("asp", "ssp:4", "asp,delay=1", "ssp:4,delay=1", f"{ON_STORE},quorum=2,grace=50ms", f"{ON_STORE},delay=2")
+    hidden = ("asp,delay=1", "ssp:4,delay=1", f"{ON_STORE},delay=2")
+    policies = ("asp", "ssp:4", *hidden, f"{ON_STORE},quorum=2,grace=50ms")
     runs = do(
         "thin",
         policies=policies,

@@ -295,13 +295,14 @@ class Laws:
 
 @st.composite
 def policies(draw: st.DrawFn) -> DiLoCo:
-    delay = draw(st.integers(0, H - 1))
+    delay, quorum = draw(st.integers(0, H - 1)), draw(st.integers(1, 4))
+    grace = draw(st.sampled_from([0.0, 0.5, *(["auto"] if delay else [])]))
     return decoupled(
-        quorum=draw(st.integers(1, 4)),
+        quorum=quorum,
         delay=delay,
-        grace=draw(st.sampled_from([0.0, 0.5, *(["auto"] if delay else [])])),
-        steps=draw(st.sampled_from(["even", "dynamic"])),
-        weight=draw(st.sampled_from(["equal", "tokens"])),
+        grace=grace,
+        steps=draw(st.sampled_from(["even", *(["dynamic"] if delay < H - 1 else [])])),
+        weight=draw(st.sampled_from(["equal", *(["tokens"] if quorum > 1 or grace else [])])),
     )
 
 
@@ -366,6 +367,9 @@ def test_losses_and_joins_hold_up_nobody():
         ("diloco:8,outer=adam,outer_lr=0.01,compress=topk:0.1", "topk:0.1.no_feedback, or leave it out"),
         ("diloco:8,exchange=shop", "collective.*store"),
         ("diloco:8,exchange=store,delay=8", "write a delay of 7 or less"),
+        ("diloco:8,exchange=store,delay=7,steps=dynamic", "write more local steps, or leave steps out"),
+        ("diloco:8,exchange=store,weight=tokens", "write a quorum of 2 or more, or leave weight out"),
+        ("diloco:8,exchange=store,outer=sgd", "leave outer out, write outer_momentum=0, or use exchange=collective"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(text: str, line: str):

@@ -129,7 +129,7 @@ def test_hiding_counts_as_staleness_within_the_bound():
     [
         ("ssp:4,delay=2", "delay 2 is above period 1"),
         ("ssp:1,period=2,delay=2", "older than bound 1 allows; write a delay of 1 or less"),
-        ("ssp:0,delay=1", "older than bound 0 allows"),
+        ("ssp:0,delay=1", "takes 1 step .* older than bound 0 allows; leave delay out, or write a bound of 1 or more"),
         ("asp,period=2,delay=3", "delay 3 is above period 2"),
         ("asp,delay=-1", "0 or more"),
         ("hier:bsp/ssp:4,delay=1", "leave delay out"),

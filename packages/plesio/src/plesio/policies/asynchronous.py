@@ -44,6 +44,7 @@ import math
 from typing import Literal
 
 from plesio.core.errors import PolicySpecError
+from plesio.core.units import counted
 from plesio.policies.events import (
     UNLIMITED,
     Action,
@@ -75,9 +76,10 @@ def check_delay(name: str, *, delay: int, period: int, bound: float) -> None:
             f"{period} or less"
         )
     if delay > bound:
+        remedy = f"write a delay of {bound} or less" if bound else "leave delay out"
         raise PolicySpecError(
-            f"{name}: behind {delay} steps, parameters are older than bound {bound} allows; write a delay of {bound} "
-            "or less"
+            f"{name}: an exchange that takes {counted(delay, 'step')} brings parameters that are older than bound "
+            f"{bound} allows; {remedy}, or write a bound of {delay} or more"
         )
 
 

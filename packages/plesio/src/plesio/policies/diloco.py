@@ -151,6 +151,21 @@ class DiLoCo(Policy):
                 "diloco: grace=auto lasts as long as the steps hide it that a worker trains on, and without a delay "
                 "there are none; write a delay, or a grace in seconds"
             )
+        if self.outer == "sgd" and self.outer_momentum:
+            raise PolicySpecError(
+                "diloco: the store merges deltas as they come, which needs momentum that looks ahead; leave outer out, "
+                "write outer_momentum=0, or use exchange=collective"
+            )
+        if self.weight == "tokens" and self.quorum == 1 and self.grace == 0:
+            raise PolicySpecError(
+                "diloco: weight is of deltas in a mean, and with a quorum of 1 and no grace each is merged by itself; "
+                "write a quorum of 2 or more, or leave weight out"
+            )
+        if self.steps == "dynamic" and self.delay == self.local_steps - 1:
+            raise PolicySpecError(
+                f"diloco: steps=dynamic lets slow workers make fewer steps, but behind a delay of {self.delay} none "
+                f"makes fewer than {self.local_steps}; write more local steps, or leave steps out"
+            )
 
     def _check_without_store(self) -> None:
         for key, plain in (("quorum", 1), ("grace", 0.0), ("weight", "equal"), ("steps", "even")):

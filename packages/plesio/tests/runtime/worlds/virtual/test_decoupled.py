@@ -147,7 +147,7 @@ def test_it_is_the_run_of_its_log_to_the_bit(options: str, tmp_path: Path):
     assert torch.equal(workers[0].final, reference.shared[-1]), options
 
 
-OUTER = ["", ",delay=2", ",delay=3,alpha=0", ",outer=sgd,outer_momentum=0.5,outer_lr=1", ",outer=adam,outer_lr=0.02"]
+OUTER = ["", ",delay=2", ",delay=3,alpha=0", ",outer_momentum=0.5,outer_lr=1", ",outer=adam,outer_lr=0.02"]
 
 
 @pytest.mark.parametrize("options", OUTER)
