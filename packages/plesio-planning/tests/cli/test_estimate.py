@@ -403,6 +403,10 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         (f"{LLAMA} --tp 8 --pp 4 --sites 4", "write their --site-bandwidth 10 Gbit/s"),
         (f"{LLAMA} --tp 8 --pp 4 --local-steps 4", "without --sites there are no links between sites"),
         (f"{LLAMA} --tp 8 --pp 4 --sites 3 --site-bandwidth 1GB/s", "write another --sites, or a --batch of which"),
+        (
+            "estimate --model llama-3-8b --cluster 577xgb200 --tokens 1T",
+            "--cluster: 577 devices fill hosts of 1 alike, and a host of gb200 has room for 72; write 576 or 580",
+        ),
         (f"{LLAMA} --market spots", '--market: "spots" cannot be chosen'),
         (f"{LLAMA} --preemption 1h", "--preemption is of spot; write --market spot, or leave it out"),
         (

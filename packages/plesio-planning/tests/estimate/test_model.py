@@ -381,6 +381,11 @@ def test_blocks_of_some_families_are_parallel(name: str, tmp_path: Path):
         ({**QWEN_3, "decoder_sparse_step": 2}, '"decoder_sparse_step": 2, layers with and without experts in turn'),
         ({**QWEN_3, "mlp_only_layers": [0]}, r'"mlp_only_layers": \[0\], layers'),
         ({**DEEPSEEK_V3, "v_head_dim": 256}, "values of 256 and keys of 128 a head"),
+        (
+            {**QWEN_3, "layer_types": ["full_attention", "linear_attention"]},
+            'of type "linear_attention" in "layer_types"',
+        ),
+        ({**QWEN_3, "layer_types": ["full_attention"]}, r'has 1 "layer_types" for \d+ layers; write one for each'),
         ({**QWEN_3, "n_shared_experts": 1}, '"n_shared_experts": shared experts of the family "qwen3_moe"'),
         ({key: value for key, value in DEEPSEEK_V3.items() if key != "kv_lora_rank"}, 'has no "kv_lora_rank"'),
     ],

@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from plesio_planning.estimate import (
     parse_machine,
     search_layouts,
 )
+from refusals import refusal_of
 
 MODEL = find_model("llama-3-8b")
 DAY = {"start": "2027-01-01", "by": "2027-03-01"}
@@ -125,6 +127,18 @@ def test_a_machine_with_too_little_memory_is_refused_for_it():
     refusal = r"by 2027-01-02; the nearest is 4xh200, .* \(a100-40gb is short of memory, h200 is too slow\)"
     with pytest.raises(ConfigError, match=refusal):
         find_plans(model, machines, limits=limits, tokens=1e9, global_batch=512, num_devices=[4])
+
+
+def test_a_kind_without_a_plan_says_which_of_its_limits_is_why():
+    def refusal(**how: Any) -> str:
+        machines = [parse_machine(f"8x{kind}") for kind in ("v100", "h100")]
+        limits = Limits(start="2027-01-01", by="2027-01-02")
+        how = {"tokens": 1e12, "global_batch": 512, "num_devices": [64], "limits": limits, **how}
+        return refusal_of(lambda: find_plans(find_model("llama-3-8b"), machines, **how))
+
+    often, fixed = Conditions(device_mtbf_s=60.0), {"precision": "fp16"}
+    assert "v100 is failing too often" in refusal(conditions=often, fixed=fixed)
+    assert "tp = 3 cannot be had" in refusal(fixed={"tp": 3, **fixed})
 
 
 def test_changes_are_worth_what_they_say():

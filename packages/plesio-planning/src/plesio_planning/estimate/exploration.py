@@ -85,7 +85,10 @@ class Exploration:
         if sizes is None and self.accelerators is None:
             sizes = (_half(machine), 2 * machine.num_devices)
         numbers = [number for number in sizes or () if number not in (0, machine.num_devices)]
-        same = [machine, *(of_size(machine, number) for number in numbers)]
+        try:
+            same = [machine, *(of_size(machine, number) for number in numbers)]
+        except ConfigError as error:
+            raise ArgumentError.about("num_devices", error) from None
         try:
             kinds = [find_accelerator(name) for name in self.accelerators or ()]
             others = [_of_kind(one, kind) for kind in kinds if kind != machine.accelerator for one in same]
@@ -95,9 +98,10 @@ class Exploration:
 
 
 def _half(machine: Machine) -> int:
-    """Return half of the devices, in whole hosts where those must be whole; 0 for a single device."""
+    """Return half of the devices, in whole hosts; 0 if there is no such half."""
     if machine.num_hosts == 1 or machine.accelerator.own_adapters:
-        return machine.num_devices // 2
+        half = machine.num_devices // 2
+        return half if machine.accelerator.fills_hosts(half) else 0
     return machine.num_hosts // 2 * machine.devices_per_host
 
 

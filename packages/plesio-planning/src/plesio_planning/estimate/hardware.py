@@ -74,8 +74,28 @@ class Accelerator:
     def host_of(self, num_devices: int) -> int:
         """Return the devices of a host in a machine of so many: as many as there can be.
 
-        Hosts of eight must be whole; of a rack or a slice some devices may stay without work.
+        Hosts of eight must be whole; of a rack or a slice less than half of the devices may stay without work.
+
+        Raises:
+            ConfigError: Of racks or slices more would.
         """
+        size = self._largest_host(num_devices)
+        if self.fills_hosts(num_devices):
+            return size
+        most = self.devices_per_host
+        fewer = next(number for number in range(num_devices - 1, 0, -1) if self.fills_hosts(number))
+        more = next(number for number in range(num_devices + 1, num_devices + most + 1) if self.fills_hosts(number))
+        raise ConfigError(
+            f"{num_devices} devices fill hosts of {size} alike, and a host of {self.name} has room for {most}; write "
+            f"{fewer} or {more}"
+        )
+
+    def fills_hosts(self, num_devices: int) -> bool:
+        """Return whether so many devices are one host, or can be divided among hosts that are more than half full."""
+        single = num_devices <= self.devices_per_host
+        return single or not self.own_adapters or 2 * self._largest_host(num_devices) > self.devices_per_host
+
+    def _largest_host(self, num_devices: int) -> int:
         most = min(num_devices, self.devices_per_host)
         if not self.own_adapters:
             return most

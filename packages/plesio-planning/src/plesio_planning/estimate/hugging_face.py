@@ -66,6 +66,8 @@ _NOT_EVERYWHERE = {
 """Keys of some families, and what those have; in a file of another one they mean what nobody here knows."""
 _KINDS = {"layer_types": (list, "a list"), "rope_scaling": (dict, "an object")}
 """Keys of other types than sizes and switches, with words for them; null is none."""
+_ATTENTIONS = ("full_attention", "sliding_attention")
+"""Types of layers that are modelled."""
 _INNER = ("attn_config", "ffn_config")
 """Objects whose values are read like those beside them (DBRX)."""
 _SIZES = {
@@ -239,18 +241,33 @@ class _Config:
 
     def window(self, family: _Family, *, num_layers: int) -> dict[str, Any]:
         """Return the sliding window, and how many layers have it: as listed, all but some, or those above some."""
+        kinds = self._layer_kinds(num_layers)
         window = self.given("sliding_window")
         if window is None or not self.switch("use_sliding_window", usual=True):
             return {}
-        kinds = self.values.get("layer_types")
         skip = self.given("sliding_window_pattern") or family.window_skip
-        if isinstance(kinds, list):
+        if kinds is not None:
             windows = kinds.count("sliding_attention")
         elif skip:
             windows = num_layers - num_layers // skip
         else:
             windows = num_layers - min(self.given("max_window_layers") or 0, num_layers)
         return {"window": window, "num_window_layers": windows}
+
+    def _layer_kinds(self, num_layers: int) -> list[str] | None:
+        """Return the kind of attention of each layer; None if the file does not list them."""
+        kinds: list[str] | None = self.values.get("layer_types")
+        if kinds is None:
+            return None
+        unknown = next((kind for kind in kinds if kind not in _ATTENTIONS), None)
+        if unknown is not None:
+            raise ConfigError(
+                f'{self.path} has a layer of type {json.dumps(unknown)} in "layer_types", which is not modelled; write '
+                f"{' or '.join(_ATTENTIONS)}"
+            )
+        if len(kinds) != num_layers:
+            raise ConfigError(f'{self.path} has {len(kinds)} "layer_types" for {num_layers} layers; write one for each')
+        return kinds
 
     def networks(self, family: _Family, *, hidden: int) -> dict[str, Any]:
         """Return the feed-forward networks: one, or experts and what is beside them."""

@@ -22,6 +22,7 @@ from plesio_planning.estimate.layout import SOFTWARE, Layout
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.run_plan import Limits, RunPlan
 from plesio_planning.estimate.search import LayoutQuestion, fastest_layout, layouts_of, search_layouts, working_layouts
+from plesio_planning.estimate.search_walk import Walk
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 
 __all__ = ["RunPlans", "WorthOfChange", "find_plans"]
@@ -30,7 +31,7 @@ _DAY_S = 86_400.0
 _MOST_DEVICES = 32_768
 _NO_CHANCE = 0.01
 """Chance below which a plan is none."""
-_NO_ROOM = "short of memory"
+_NO_ROOM, _NO_LAYOUT = "short of memory", "without such a layout"
 _AT_BEST = 2.0
 """Factor by which a run may beat what is expected of it, for the bounds that leave machines out."""
 _RANGE = 12
@@ -129,7 +130,7 @@ class _Asked:
         powers = range(most.bit_length())
         grid = {2**power for power in powers if 2**power < host}
         grid |= {number * host * 2**power // 2 for power in range(1, most.bit_length()) for number in (2, 3)} | {host}
-        tried = sorted(number for number in grid | {most} if fewest <= number <= most and _whole(number, host))
+        tried = sorted(number for number in grid | {most} if fewest <= number <= most and _whole(number, machine))
         if self.limits.by is None:
             return tried
         return [number for number in tried if number <= _RANGE * max(tried[0], fewest)] if tried else []
@@ -167,6 +168,14 @@ class _Asked:
         """Return the fastest layout of the whole space, with the program that was given; empty if nothing fits."""
         found = fastest_layout(self._question(machine))
         return [] if found is None else [self._as_given(found.layout)]
+
+    def why_none(self, machine: Machine) -> str:
+        """Return why a machine has no plan: nothing fits, nothing can be laid out, or no run ends."""
+        walk = Walk(self._question(machine))
+        walk.go()
+        if walk.candidates:
+            return "failing too often"
+        return _NO_ROOM if walk.num_too_large else _NO_LAYOUT
 
     def refuse(self, machine: Machine) -> None:
         """Raise the search's refusal of a machine on which nothing works, with what would."""
@@ -226,8 +235,11 @@ class _Asked:
         return all(kept for name, kept in few.items() if name not in self.fixed)
 
 
-def _whole(number: int, host: int) -> bool:
-    return number < host or number % host == 0
+def _whole(number: int, machine: Machine) -> bool:
+    """Return whether so many devices are whole hosts of the machine's, or a part of one."""
+    if machine.accelerator.own_adapters:
+        return machine.accelerator.fills_hosts(number)
+    return number < machine.devices_per_host or number % machine.devices_per_host == 0
 
 
 def _on(machine: Machine, layouts: Sequence[Layout]) -> Iterator[Layout]:
@@ -299,7 +311,7 @@ def find_plans(
     plans.sort(key=lambda plan: plan.order)
     likely = tuple(plan for plan in plans if plan.chance >= _NO_CHANCE)
     if not likely:
-        if set(refused.values()) == {_NO_ROOM}:
+        if set(refused.values()) <= {_NO_ROOM, _NO_LAYOUT}:
             sizes = (of_size(machine, most) for machine in machines)
             asked.refuse(max(sizes, key=lambda one: one.num_devices * one.accelerator.memory_bytes))
         raise ArgumentError(_nothing(limits, plans, refused, most=most))
@@ -358,7 +370,9 @@ def _why_not(asked: _Asked, machine: Machine, numbers: Sequence[int], found: Seq
         late = min(plan.total_s for plan in found) > asked.limits.seconds
         return "too slow" if late else "too dear"
     price = asked.conditions.price_of(machine.accelerator.price_per_h)
-    return "too dear" if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars else _NO_ROOM
+    if asked.at_best_s(machine) / 3600 * price > asked.limits.dollars:
+        return "too dear"
+    return asked.why_none(of_size(machine, numbers[-1]))
 
 
 def _nothing(limits: Limits, plans: Sequence[RunPlan], refused: Mapping[str, str], *, most: int) -> str:

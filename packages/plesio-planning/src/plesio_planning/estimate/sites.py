@@ -252,9 +252,8 @@ def _of_a_site(training: Training, sites: Sites) -> tuple[Machine, Layout]:
     dp = layout.dp // sites.num_sites
     if shard is not None and shard >= dp * layout.cp:
         shard = None
-    if machine.devices_per_host > devices or (
-        not machine.accelerator.own_adapters and devices % machine.devices_per_host
-    ):
+    whole = machine.accelerator.own_adapters or devices % machine.devices_per_host == 0
+    if machine.devices_per_host > devices or not whole or not machine.accelerator.fills_hosts(devices):
         raise ArgumentError(
             f"{sites.num_sites} sites of {machine.name} would not have whole hosts; write another `num_sites`"
         )

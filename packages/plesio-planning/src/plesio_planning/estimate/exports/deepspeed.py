@@ -9,7 +9,14 @@ import json
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.estimate.exports.file_format import ImportedRun, read_values, refuse, unread_names, value_of
+from plesio_planning.estimate.exports.file_format import (
+    ImportedRun,
+    degree_of,
+    read_values,
+    refuse,
+    unread_names,
+    value_of,
+)
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model
 
@@ -100,7 +107,7 @@ def read(text: str) -> ImportedRun:
     layout = {
         "tp": _whole(_section(values, "tensor_parallel"), "autotp_size", 1),
         "pp": 1,
-        "zero": _whole(zero, "stage", 0),
+        "zero": value_of(zero, "stage", 0),
         "sequence_parallel": False,
         "micro_batch": _whole(values, "train_micro_batch_size_per_gpu", 1),
         "recomputation": "full" if "activation_checkpointing" in values else "none",
@@ -127,4 +134,4 @@ def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _whole(values: dict[str, Any], name: str, usual: int) -> int:
-    return usual if values.get(name) == "auto" else value_of(values, name, usual)
+    return usual if values.get(name) == "auto" else degree_of(values, name, usual)

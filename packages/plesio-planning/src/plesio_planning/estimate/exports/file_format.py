@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +13,7 @@ from plesio_planning.estimate.model import Convolutional, Model, Transformer
 __all__ = [
     "FileFormat",
     "ImportedRun",
+    "degree_of",
     "layers_of_part",
     "read_values",
     "refuse",
@@ -88,15 +89,29 @@ def read_values(text: str, kind: Literal["JSON", "TOML"], *, names: tuple[str, s
     return values
 
 
-def value_of(values: Mapping[str, Any], name: str, usual: _Value) -> _Value:
+def value_of(values: Mapping[str, Any], name: str, usual: _Value, *, among: Sequence[str] = ()) -> _Value:
     """Return a value of a file, or the usual one where there is none, whose type it must have.
 
     Raises:
-        ConfigError: It is of another type.
+        ConfigError: It is of another type, or not among the texts that it may be.
     """
     found = values.get(name, usual)
     if type(found) is not type(usual):
         raise ConfigError(f'"{name}" is {json.dumps(found, default=str)}; write {_KINDS[type(usual)]}')
+    if among and found not in among:
+        raise ConfigError(f'"{name}" is "{found}", which is not modelled; write {" or ".join(among)}')
+    return found
+
+
+def degree_of(values: Mapping[str, Any], name: str, usual: int = 1) -> int:
+    """Return a whole number of 1 or more of a file.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    found = value_of(values, name, usual)
+    if found < 1:
+        raise ConfigError(f'"{name}" is {found}; write 1 or more')
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.exports.file_format import (
     ImportedRun,
+    degree_of,
     layers_of_part,
     read_values,
     refuse,
@@ -22,7 +23,8 @@ from plesio_planning.estimate.model import Model
 __all__ = ["read", "write"]
 
 _FLOAT8 = "quantize.linear.float8"
-_SCHEDULES = {"1F1B", "Interleaved1F1B"}
+_PART = "pipeline_parallel_layers_per_stage"
+_SCHEDULES = ("1F1B", "Interleaved1F1B")
 _KNOWN = {
     "training": "local_batch_size global_batch_size seq_len mixed_precision_param mixed_precision_reduce "
     "enable_cpu_offload",
@@ -92,7 +94,7 @@ def write(model: Model, layout: Layout, global_batch: int) -> str:
         if layout.vpp > 1:
             # embedding and output count as no layers, so that all parts have as many
             none = {"pipeline_parallel_first_stage_less_layers": 0, "pipeline_parallel_last_stage_less_layers": 0}
-            stages |= {"pipeline_parallel_layers_per_stage": layers_of_part("torchtitan", model, layout), **none}
+            stages |= {_PART: layers_of_part("torchtitan", model, layout), **none}
         sections["parallelism"] |= stages
     if layout.precision == "fp8":
         sections["model"] = {"converters": [_FLOAT8]}
@@ -122,28 +124,26 @@ def read(text: str) -> ImportedRun:
     """
     values = read_values(text, "TOML", names=("parallelism", "training"), program="torchtitan")
     training, parallelism = value_of(values, "training", {}), value_of(values, "parallelism", {})
-    mode = value_of(value_of(values, "activation_checkpoint", {}), "mode", "selective")
-    if mode not in ("none", "full"):
-        raise ConfigError(f'activation_checkpoint.mode "{mode}" is not modelled; write "none" or "full"')
-    pp, cp = (value_of(parallelism, f"{name}_parallel_degree", 1) for name in ("pipeline", "context"))
-    schedule = value_of(parallelism, "pipeline_parallel_schedule", "1F1B")
-    if pp > 1 and schedule not in _SCHEDULES:
-        raise ConfigError(f'pipeline_parallel_schedule "{schedule}" is not modelled; write one of {sorted(_SCHEDULES)}')
-    replicates = value_of(parallelism, "data_parallel_replicate_degree", 1)
+    mode = value_of(value_of(values, "activation_checkpoint", {}), "mode", "selective", among=("none", "full"))
+    tp, pp, cp = (degree_of(parallelism, f"{name}_parallel_degree") for name in ("tensor", "pipeline", "context"))
+    schedule = value_of(parallelism, "pipeline_parallel_schedule", "1F1B", among=_SCHEDULES if pp > 1 else ())
+    replicates = degree_of(parallelism, "data_parallel_replicate_degree")
     shards = value_of(parallelism, "data_parallel_shard_degree", -1)
-    always = value_of(parallelism, "fsdp_reshard_after_forward", "default")
+    if shards < 1 and shards != -1:
+        raise ConfigError(f'"data_parallel_shard_degree" is {shards}; write 1 or more, or -1 for all that remain')
+    always = value_of(parallelism, "fsdp_reshard_after_forward", "default", among=("default", "always", "never"))
     shares = shards != 1
     zero = 0 if not shares else 3 if always == "always" or (always == "default" and pp == 1) else 2
     layout: dict[str, Any] = {
-        "tp": value_of(parallelism, "tensor_parallel_degree", 1),
+        "tp": tp,
         "pp": pp,
         "cp": cp,
         "zero": zero,
-        "sequence_parallel": value_of(parallelism, "tensor_parallel_degree", 1) > 1,
+        "sequence_parallel": tp > 1,
         "micro_batch": (
-            value_of(parallelism, "pipeline_parallel_microbatch_size", 1)
+            degree_of(parallelism, "pipeline_parallel_microbatch_size")
             if pp > 1
-            else value_of(training, "local_batch_size", 8)
+            else degree_of(training, "local_batch_size", 8)
         ),
         "recomputation": mode,
         "offload": value_of(training, "enable_cpu_offload", False),
@@ -155,20 +155,15 @@ def read(text: str) -> ImportedRun:
             layout["shard"] = shards * cp
     elif replicates > 1:
         raise ConfigError("data_parallel_shard_degree is -1 beside replicas; write how many devices share a copy")
-    if value_of(parallelism, "expert_parallel_degree", 1) > 1:
-        layout |= {
-            "ep": value_of(parallelism, "expert_parallel_degree", 1),
-            "etp": value_of(parallelism, "expert_tensor_parallel_degree", 1),
-        }
+    if (ep := degree_of(parallelism, "expert_parallel_degree")) > 1:
+        layout |= {"ep": ep, "etp": degree_of(parallelism, "expert_tensor_parallel_degree")}
     batch = value_of(training, "global_batch_size", -1)
     settings = {"splits_tensor": True} if value_of(parallelism, "enable_async_tensor_parallel", False) else {}
     return ImportedRun(
         layout=layout,
-        sizes={"sequence_length": value_of(training, "seq_len", 2048)} if "seq_len" in training else {},
+        sizes={"sequence_length": degree_of(training, "seq_len", 2048)} if "seq_len" in training else {},
         settings={"gradient_bytes": 4, **settings},
         global_batch=batch if batch > 0 else None,
-        part_layers=(value_of(parallelism, "pipeline_parallel_layers_per_stage", 0) or None)
-        if schedule != "1F1B"
-        else None,
+        part_layers=degree_of(parallelism, _PART) if _PART in parallelism and schedule != "1F1B" else None,
         unread=unread_names(values, _KNOWN),
     )
