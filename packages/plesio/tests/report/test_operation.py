@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,11 @@ def test_a_slow_worker_is_told_from_delays_that_pass():
     (text,) = (text for text in operation_advice(slow) if "p99" in text)
     assert "p99 of a step's computing is 3.0 times its p50 (30 ms against 10 ms)" in text
     assert "worker 2 takes 3.0 times as long" in text
+    assert "no staleness bound mends" in text
+    decoupled = replace(slow, policy="diloco:8,exchange=store,quorum=2,steps=dynamic")
+    (text,) = (text for text in operation_advice(decoupled) if "p99" in text)
+    assert "fewer steps for that already" in text
+    assert "staleness bound" not in text
     rng = random.Random(0)
     times_s = {n: [rng.lognormvariate(-4.6, 0.3) for _ in range(STEPS)] for n in range(4)}
     passing = went(

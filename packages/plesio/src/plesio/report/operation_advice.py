@@ -105,7 +105,7 @@ def _steps(operation: Operation) -> str:
     if steps.slowest_ratio > _LARGEST_STEP_RATIO:
         return (
             f"{text}: worker {steps.slowest} takes {steps.slowest_ratio:.1f} times as long as the median worker all "
-            "along, which no staleness bound mends; give it a smaller share (adaptive), or leave it out."
+            f"along, {_slow_worker(operation.policy)}, or leave it out."
         )
     if steps.own_ratio > _LARGEST_STEP_RATIO:
         return (
@@ -113,6 +113,13 @@ def _steps(operation: Operation) -> str:
             "bounded staleness (ssp:4), a backup worker (bsp,backup=1) or local steps average them out."
         )
     return f"{text}."
+
+
+def _slow_worker(policy: str) -> str:
+    """Name what a worker that is slow all along asks for and the policy does not do yet."""
+    if policy and not is_grid(policy) and parse_policy(policy).looks_at_pace:
+        return "and makes fewer steps for that already (steps=dynamic); a smaller quorum or grace waits less for it"
+    return "which no staleness bound mends; give it a smaller share (adaptive)"
 
 
 def _messages(operation: Operation, beside: Sequence[Operation]) -> str:
