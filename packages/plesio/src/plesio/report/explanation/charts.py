@@ -61,7 +61,7 @@ def _slack_chart(explanation: Explanation) -> LineChart | None:
         explanation,
         slug="slack",
         title=_slack_finding(explanation),
-        caption=f"How many steps a worker went on without hearing of the others'. {_DOTS}",
+        caption=f"Steps that a worker trained without the others' updates. {_DOTS}",
         wide=True,
         y=Axis(title="slack (steps)", ticks=ticks, view=(-0.3, max(ticks) + 0.25)),
         series=[in_force, *_change_marks(explanation)],

@@ -67,7 +67,7 @@ class Chapter:
     Attributes:
         begin: Clock after whose step it begins.
         end: Clock of its last step.
-        slack: Steps that a worker goes on without hearing of the others'.
+        slack: Steps that a worker trains without the others' updates.
         shares: Shares by rank; empty is equal shares.
         change: What began it; None of the first.
         latest: The latest review that left it in force; None where there was none.
@@ -115,7 +115,7 @@ class PolicySpan:
     Attributes:
         begin: Clock after whose step it begins.
         end: Clock of its last step.
-        slack: Steps that a worker goes on without hearing of the others', H + d - 1.
+        slack: Steps that a worker trains without the others' updates, H + d - 1.
         shares: Shares by rank; empty is equal shares.
         bsp_step_s: Predicted, under bsp with equal shares; None under a policy that predicts nothing.
     """
