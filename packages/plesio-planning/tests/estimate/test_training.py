@@ -101,6 +101,18 @@ def test_the_tornado_is_sorted_and_its_best_end_is_the_upgrade():
     assert upgrade.better == "more"
 
 
+def test_the_host_is_among_the_inputs_where_something_is_in_its_memory():
+    layout = Layout(tp=2, dp=32, zero=1, sequence_parallel=True, offload_activations=True)
+    waiting = estimate_training(
+        find_model("llama-3-8b"), layout, parse_machine("64xh100"), global_batch=512, tokens=1e12
+    )
+    assert bottleneck(waiting)[0] == "offload"
+    assert best_upgrade(tornado(waiting)).name == "bandwidth to the host"
+    memory = row_of(tornado(llama(layout=replace(LAYOUT, offload=True))), "bandwidth of the host's memory")
+    assert memory.high_s < memory.low_s
+    assert not any("the host" in row.name for row in tornado(llama()))
+
+
 def test_the_bottleneck_is_the_largest_part():
     name, share = bottleneck(llama())
     assert name == "matrix"

@@ -1,6 +1,6 @@
 """Which input a run's time depends on: a tornado, the bottleneck, and the best upgrade."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from plesio.cost.link import Link
@@ -47,9 +47,13 @@ class Sensitivity:
 
 
 def tornado(training: Training) -> tuple[Sensitivity, ...]:
-    """Move every input down and up by 20 %, the one that moves the run's time the most first."""
+    """Move every input down and up by 20 %, the one that moves the run's time the most first.
+
+    Those of the host are among them where something is in its memory.
+    """
     rows = []
-    for name, scale in _INPUTS.items():
+    in_host = training.layout.offload or training.layout.offload_activations
+    for name, scale in (_INPUTS | _HOST_INPUTS if in_host else _INPUTS).items():
         low, high = scale(training, 1 - CHANGE), scale(training, 1 + CHANGE)
         rows.append(
             Sensitivity(name=name, low_s=low.total_s, high_s=high.total_s, low_cost=low.cost, high_cost=high.cost)
@@ -98,6 +102,12 @@ def _condition(name: str) -> Callable[[Training, float], Training]:
     )
 
 
+def _constant(name: str) -> Callable[[Training, float], Training]:
+    return lambda training, factor: training.again(
+        constants=replace(training.constants, **{name: factor * getattr(training.constants, name)})
+    )
+
+
 def _storage(training: Training, factor: float) -> Training:
     bandwidth = training.conditions.all_storage_bytes_per_s(training.machine.num_devices)
     return training.again(conditions=replace(training.conditions, storage_bytes_per_s=factor * bandwidth))
@@ -108,7 +118,7 @@ def _price(training: Training, factor: float) -> Training:
     return replace(training, conditions=replace(training.conditions, price_per_h=factor * price))
 
 
-_INPUTS: Mapping[str, Callable[[Training, float], Training]] = {
+_INPUTS: dict[str, Callable[[Training, float], Training]] = {
     "peak FLOP/s": _with_machine(_peak),
     "memory bandwidth": _with_machine(_memory_bandwidth),
     "bandwidth in a host": _with_machine(
@@ -124,4 +134,8 @@ _INPUTS: Mapping[str, Callable[[Training, float], Training]] = {
     "storage bandwidth": _storage,
     "restart": _condition("restart_s"),
     "price": _price,
+}
+_HOST_INPUTS = {
+    "bandwidth to the host": _constant("host_link_bytes_per_s"),
+    "bandwidth of the host's memory": _constant("host_bytes_per_s"),
 }
