@@ -374,6 +374,11 @@ def test_a_bad_flag_is_blamed_on_the_flag(tmp_path: Path):
             'count = 4\nfailures = { mtbf = "0 s" }',
             "workers.failures: mtbf_s is 0; write a number",
         ),
+        (
+            "count = 4",
+            'count = 4\nfailures = { mtbf = "1 us", rejoin_after = "1 us" }',
+            "a step takes 0.02 s, so the run might never end; write 0.02 s or more as mtbf",
+        ),
         ("count = 4", "count = 4\nfailures = { shape = 1.0 }", "workers.failures.mtbf is missing"),
         (
             'step_time = { kind = "constant", mean = "20 ms" }',

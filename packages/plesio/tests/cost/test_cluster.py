@@ -216,3 +216,6 @@ def test_uplinks_may_be_said_by_their_oversubscription_alone():
 def test_one_rack_has_no_uplink_to_oversubscribe():
     with pytest.raises(ConfigError, match="is one rack, and no uplink is oversubscribed; write racks = 2"):
         parse_cluster("4x1gbe").with_oversubscription(2.0)
+    text = TWO_RACKS[: TWO_RACKS.index("[uplink]")].replace("racks = 2", "uplink_oversubscription = 3.0")
+    with pytest.raises(ConfigError, match="is one rack, and no uplink is oversubscribed; write racks = 2"):
+        Cluster.from_toml(text, name="one")

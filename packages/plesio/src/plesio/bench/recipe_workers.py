@@ -1,9 +1,11 @@
 """``[workers]`` of a recipe: how many, how fast, where, and what befalls them."""
 
 import math
+import statistics
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import BeforeValidator, Field, InstanceOf, ValidationInfo, field_validator, model_validator
 
 from plesio.bench.recipe_section import Rank, RecipeSection, Seconds, as_finding, recipe_folder
@@ -17,6 +19,9 @@ from plesio.policies.grid import GridSetting
 from plesio.runtime.worker.pacing import Pacer
 
 __all__ = ["FailuresSection", "FaultSection", "UnequalWorker", "WorkersSection"]
+
+_NUM_DRAWN = 99
+"""Steps whose median is the time that a worker needs to be of use."""
 
 
 class UnequalWorker(RecipeSection):
@@ -167,6 +172,24 @@ class WorkersSection(RecipeSection):
         for worker in self.unequal:
             if worker.step_time is None:
                 raise ValueError(f'rank {worker.rank} has a speed but no step time; write "step_time" under [workers]')
+        return self
+
+    @model_validator(mode="after")
+    def _workers_stay_for_a_step(self) -> Self:
+        """Refuse workers that go before they have done a step and come again: such a run would never end."""
+        if self.step_time is None:
+            return self
+        steps, generator = self.step_time.distribution(), np.random.default_rng(0)
+        step_s = statistics.median(steps.sample_s(generator) for _ in range(_NUM_DRAWN))
+        coming = [] if self.failures is None else [("failures", "mtbf", self.failures.failures())]
+        for one in () if self.cluster is None else self.cluster.churn:
+            coming.append((f"[{one.kind}]", "stay" if one.kind == "scavenged" else "mtbf", one.failures))
+        for where, key, stays in coming:
+            if stays.rejoin_after_s is not None and stays.mtbf_s < step_s:
+                raise ValueError(
+                    f"{where}: workers are there for {stays.mtbf_s:g} s and come again, and a step takes {step_s:.3g} s, "
+                    f"so the run might never end; write {step_s:.3g} s or more as {key}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.files import read_given
 from plesio.core.within import AT_LEAST_1, SHARE, SIZE, Within
-from plesio.cost.cluster_file import read_cluster_text
+from plesio.cost.cluster_file import MOST_HOSTS, read_cluster_text
 from plesio.cost.faults import Failures, InconstantHost
 from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange, LinkName
@@ -60,7 +60,7 @@ class Churn:
     """
 
     kind: Literal["failures", "preemption", "scavenged"]
-    hosts: Annotated[int, AT_LEAST_1] | None = None
+    hosts: Annotated[int, Within(1, MOST_HOSTS)] | None = None
     failures: Failures
 
     def __post_init__(self) -> None:
@@ -305,7 +305,7 @@ class Cluster:
         """
         if not 0 < ratio < math.inf:
             raise ConfigError(f"oversubscription is {ratio}; write more than 0, as in 4.0")
-        if self.uplink is None:
+        if self.uplink is None or self.racks == 1:
             raise ConfigError(f"cluster {self.name} is one rack, and no uplink is oversubscribed; write racks = 2")
         full_rack = self.hosts_per_rack * self.nic.bytes_per_s
         return replace(self, uplink=replace(self.uplink, bytes_per_s=full_rack / ratio))

@@ -11,7 +11,10 @@ from typing import Any
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth, parse_bytes, parse_seconds
 
-__all__ = ["read_cluster_text"]
+__all__ = ["MOST_HOSTS", "read_cluster_text"]
+
+MOST_HOSTS = 4096
+"""Hosts that come and go; each brings workers of its own."""
 
 
 def _quantity(parse: Callable[[str], float], *, example: str) -> Callable[[object], float]:
@@ -27,6 +30,20 @@ def _whole(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise ConfigError(f"{value!r} is not a whole number; write one, as in 4")
+
+
+def _hosts(value: object) -> int:
+    number = _whole(value)
+    if 1 <= number <= MOST_HOSTS:
+        return number
+    raise ConfigError(f"{number} is not possible; write 1 to {MOST_HOSTS}, or leave the table out")
+
+
+def _mean(value: object) -> float:
+    seconds = _quantity(parse_seconds, example="6 h")(value)
+    if seconds > 0:
+        return seconds
+    raise ConfigError(f'{value} is no time to be there; write more, as in "6 h", or leave the table out')
 
 
 def _number(value: object) -> float:
@@ -82,16 +99,16 @@ _CHANGE: Keys = {
 }
 """Keys of ``[[changes]]``, the changes of a link during a run; a number is a host's or a rack's, as the link is."""
 
-_MEAN = _quantity(parse_seconds, example="6 h")
+_AWAY = _quantity(parse_seconds, example="6 h")
 _COMING_AND_GOING: Mapping[str, Keys] = {
-    "failures": {"mtbf": ("mtbf_s", _MEAN), "shape": ("shape", _number), "repair": ("rejoin_after_s", _MEAN)},
+    "failures": {"mtbf": ("mtbf_s", _mean), "shape": ("shape", _number), "repair": ("rejoin_after_s", _AWAY)},
     "preemption": {
-        "hosts": ("hosts", _whole),
-        "mtbf": ("mtbf_s", _MEAN),
+        "hosts": ("hosts", _hosts),
+        "mtbf": ("mtbf_s", _mean),
         "shape": ("shape", _number),
-        "repair": ("rejoin_after_s", _MEAN),
+        "repair": ("rejoin_after_s", _AWAY),
     },
-    "scavenged": {"hosts": ("hosts", _whole), "stay": ("mtbf_s", _MEAN), "away": ("rejoin_after_s", _MEAN)},
+    "scavenged": {"hosts": ("hosts", _hosts), "stay": ("mtbf_s", _mean), "away": ("rejoin_after_s", _AWAY)},
 }
 """Tables of hosts that come and go, and their keys."""
 _NEEDED = {"failures": ("mtbf",), "preemption": ("hosts", "mtbf"), "scavenged": ("hosts", "stay", "away")}
