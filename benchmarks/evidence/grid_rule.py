@@ -1,7 +1,6 @@
 """Adam with late gradients on a small transformer, without Plesio's grid: why it fails, and what mends it.
 
     python benchmarks/evidence/grid_rule.py plain turned ahead both      # of four stages, 6, 4, 2 and 0 updates late
-    python benchmarks/evidence/grid_rule.py plain turned --delay 0
     python benchmarks/evidence/grid_rule.py plain --delay 0 --sharpness
     python benchmarks/evidence/grid_rule.py limits
 

@@ -42,7 +42,7 @@ GRID_OPTIONS: Mapping[str, str] = {
     "micro_batches": "for one update of gpipe, 1f1b and 2bw: 1",
     "weights": "a late gradient is taken at the weights of then (stash) or at those of now (recompute)",
     "shrink": "factor on a gradient at each stage that it is sent back through: 1",
-    "adam": "how stages with late gradients step under Adam and its kin: rotated, or as without delay (plain)",
+    "adam": "steps of late stages under Adam: rotated (learns more, computes up to twice as long) or plain",
     "mixing": "groups mix their weights with all, in a ring, on an exponential graph, or by rows: 0.5 0.5/0.5 0.5",
     "every": "updates between two mixings: 1",
     "bound": "updates that a group may lag behind the others: 0",

@@ -6,7 +6,7 @@ of ``V^-1/2 H V^-1/2``, H being the curvature and V = diag(v), with an eigenvalu
     w[t+1] = w[t] - K m[t+1],    m[t+1] = β m[t] + (1-β) w[t-d]
 
 is stable up to ``K = 2 (1+β) / (1-β)`` without delay, 38 at the usual β of 0.9, but only up to about ``1/d`` with it:
-0.18 for d = 6. A small transformer under Adam is trained at a K of 1 to 3. So a smaller rate would be needed, and all
+0.18 for d = 6. A small transformer under Adam is trained at a K of 1 to 2. So a smaller rate would be needed, and all
 that is learned along flat directions would take so much longer. Two things raise the limit, and both are done here.
 
 **Rotation.** K is large since the axes of the weights are not those of the curvature, so that a steep direction is
