@@ -187,8 +187,8 @@ class WorkersSection(RecipeSection):
         for where, key, stays in coming:
             if stays.rejoin_after_s is not None and stays.mtbf_s < step_s:
                 raise ValueError(
-                    f"{where}: workers are there for {stays.mtbf_s:g} s and come again, and a step takes {step_s:.3g} s, "
-                    f"so the run might never end; write {step_s:.3g} s or more as {key}"
+                    f"{where}: workers are there for {stays.mtbf_s:g} s and come again, and a step takes "
+                    f"{step_s:.3g} s, so the run might never end; write {step_s:.3g} s or more as {key}"
                 )
         return self
 

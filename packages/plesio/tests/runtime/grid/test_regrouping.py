@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from plesio.cost.faults import Fault
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
-from runtime.grid.programs import in_grid, mix, network, optimizer
+from runtime.grid.programs import adam, in_grid, mix, network, optimizer
 
 NUM_SAMPLES, MICRO_BATCH, STEP_S = 480, 4, 0.02
 
@@ -169,6 +169,16 @@ def test_after_a_join_the_numbers_are_those_of_the_rule() -> None:
     assert run.given[1]
     for name, tensor in first.state_dict().items():
         assert torch.equal(run.state[name], torch.stack([tensor, second.state_dict()[name]]).mean(0))
+
+
+def test_a_group_joins_while_late_stages_step_under_adam() -> None:
+    run, plain = (Run(spec, *joining(2, 0.7), make=adam, epochs=1) for spec in ("1x2", "1x2,adam=plain"))
+    assert [outcome.error for outcome in run.outcomes.values()] == [None] * len(run.outcomes)
+    assert run.given[1]
+    assert set(run.count().values()) == {1}, "each sample once an epoch"
+    assert run.given == plain.given
+    assert all(weight.isfinite().all() for weight in run.state.values())
+    assert any(not torch.equal(run.state[name], plain.state[name]) for name in run.state)
 
 
 def test_snapshots_are_of_those_who_were_there() -> None:
