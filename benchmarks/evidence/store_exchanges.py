@@ -1,6 +1,7 @@
 """Exchanges with the store behind the training, and DiLoCo on the store: the tables of docs/log.md, section 85.
 
     python benchmarks/evidence/store_exchanges.py thin        # the blocked share of three workers on links of 16 Mbit/s
+    python benchmarks/evidence/store_exchanges.py quorum      # the blocked share of 3 to 8 workers with a quorum of 2
     python benchmarks/evidence/store_exchanges.py hidden      # what a delay costs in learning, on two tasks
     python benchmarks/evidence/store_exchanges.py unequal     # rounds of all and quorums, speeds 1, 1, 0.5 and 0.25
     python benchmarks/evidence/store_exchanges.py adam        # Adam as the outer optimizer, the same speeds
@@ -111,6 +112,27 @@ def show_thin() -> None:
     print_table("three workers, 16 Mbit/s", columns=["policy", "s", "blocked at most", "accuracy"], rows=rows)
 
 
+def show_quorum() -> None:
+    """Print how long equal workers are blocked, where a quorum of 2 leaves one over and where it does not."""
+    policies = (f"{ON_STORE},quorum=2", f"{ON_STORE},quorum=2,grace=20ms", f"{ON_STORE},quorum=2,delay=4")
+    rows = []
+    for count in (3, 4, 5, 8):
+        runs = do(
+            f"quorum-{count}",
+            policies=policies,
+            seeds=[0],
+            task={**DIGITS, "batch_size": 8},
+            workers={
+                "count": count,
+                "cluster": hosts(count, bandwidth="1 Gbit/s"),
+                "step_time": lognormal("20 ms", 0.1),
+            },
+            run={"samples": 960 * count},
+        )
+        rows.append([f"{count}", *(f"{blocked(found[0]):.1%}" for found in runs.values())])
+    print_table("blocked", columns=["workers", "quorum=2", "quorum=2,grace=20ms", "quorum=2,delay=4"], rows=rows)
+
+
 def show_hidden() -> None:
     """Print what a delay costs in learning."""
     common = {
@@ -206,7 +228,14 @@ def show_drill() -> None:
     print_table("eight workers", columns=columns, rows=rows)
 
 
-SHOWS = {"thin": show_thin, "hidden": show_hidden, "unequal": show_unequal, "adam": show_adam, "drill": show_drill}
+SHOWS = {
+    "thin": show_thin,
+    "quorum": show_quorum,
+    "hidden": show_hidden,
+    "unequal": show_unequal,
+    "adam": show_adam,
+    "drill": show_drill,
+}
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ from plesio.policies.round_machine import RoundMachine
 __all__ = ["DecoupledMachine", "Grace"]
 
 Grace = float | Literal["auto"]
-"""Seconds for which others may join a quorum; or as long as the steps hide it that a worker trains on."""
+"""Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take."""
 
 _PACE_SMOOTHING = 0.5
 
@@ -80,7 +80,7 @@ class DecoupledMachine(RoundMachine):
     Args:
         local_steps: H, a worker's steps between two contributions.
         quorum: K, workers that contribute to a version at least; fewer where fewer are live.
-        grace: Seconds from the quorum to the version; ``auto`` is about as long as the delay hides.
+        grace: Seconds from the quorum to the version; ``auto``: from the first contribution on.
         delay: Steps that a worker may run on behind its contribution.
         dynamic: Whether slow workers make fewer steps.
         by_samples: Whether a delta counts by its samples in the mean.

@@ -61,7 +61,7 @@ class DiLoCo(Policy):
         merge: ``mean`` of the outer gradients, or ``rda``: the mean of their lengths in the mean of their directions.
         exchange: ``collective`` (default), where all meet, or ``store``, where a quorum is enough.
         quorum: K, workers that contribute to an outer step on the store at least.
-        grace: Seconds for which others may join a quorum; ``auto`` for about as long as the delay hides.
+        grace: Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take.
         weight: A delta counts the same in the mean (``equal``) or by its samples (``tokens``), on the store.
         steps: Slow workers make as many local steps as others (``even``), or fewer in proportion (``dynamic``).
         compression: Compression of outer gradients; none on the store.
@@ -148,8 +148,8 @@ class DiLoCo(Policy):
             )
         if self.grace == "auto" and not self.delay:
             raise PolicySpecError(
-                "diloco: grace=auto lasts as long as the steps hide it that a worker trains on, and without a delay "
-                "there are none; write a delay, or a grace in seconds"
+                "diloco: grace=auto is a part of the time that a delay's steps take, and without a delay there are "
+                "none; write a delay, or a grace in seconds"
             )
         if self.outer == "sgd" and self.outer_momentum:
             raise PolicySpecError(
@@ -192,7 +192,7 @@ class DiLoCo(Policy):
 
     @property
     def credit_ahead(self) -> int:
-        """Steps before its credit ends with which a worker's exchange begins: those that it is hidden behind."""
+        """Steps before the end of its credit at which a worker begins an exchange: those that hide it."""
         return self.delay if self.exchange == "store" else 0
 
     @property

@@ -242,7 +242,7 @@ class Resumed(_Tagged, frozen=True, kw_only=True):
 
 
 class Elapsed(_Tagged, frozen=True, kw_only=True):
-    """The time is over that an `Await` has asked for."""
+    """The time that an `Await` asked for is over."""
 
     number: int
 
@@ -355,11 +355,11 @@ class Stay(_Tagged, frozen=True, kw_only=True):
 
 
 class Await(_Tagged, frozen=True, kw_only=True):
-    """`Elapsed` with this number is to follow when some time has passed.
+    """Asks for `Elapsed` with this number after some time.
 
     Attributes:
         for_s: Seconds.
-        steps: The time is as long as so many steps hide; 0 if it is given in seconds.
+        steps: Number of steps behind which the time is to be hidden; 0 if it is given in seconds.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("for_s", "steps")

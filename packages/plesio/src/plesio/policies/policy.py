@@ -127,7 +127,7 @@ class Policy:
 
     @property
     def credit_ahead(self) -> int:
-        """Steps before its credit ends with which a worker's exchange with the store begins."""
+        """Steps before the end of its credit at which a worker begins an exchange with the store."""
         return 0
 
     @property

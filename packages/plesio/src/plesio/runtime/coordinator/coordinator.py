@@ -111,7 +111,7 @@ class Coordinator:
         policy, saving = parse_policy(join.policy), join.saving
         self._total_samples = join.total_samples
         self._awaited: dict[int, float] = {}
-        """When the times are over that the policy has asked for, by their numbers."""
+        """Ends of the times that the policy has asked for, by their numbers."""
         self.ledger = Ledger(policy=policy.title, info=join.info, num_workers=join.num_workers, world=world)
         note, entries, trace = self.ledger.fallbacks.note, None, None
         if folder is not None:
@@ -316,7 +316,7 @@ class Coordinator:
         return min(self._awaited.values(), default=None)
 
     def elapse(self, *, now_s: float) -> list[Effect]:
-        """Tell the policy of each time that it has asked for and that is over."""
+        """Tell the policy which of the times that it asked for are over."""
         effects: list[Effect] = []
         for number in [number for number, at_s in self._awaited.items() if at_s <= now_s]:
             del self._awaited[number]

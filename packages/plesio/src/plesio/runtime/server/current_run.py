@@ -188,7 +188,7 @@ class CurrentRun:
         return None if self._coordinator is None else self._coordinator.due_s
 
     def elapse(self) -> None:
-        """Act on the times that the policy has asked for and that are over."""
+        """Tell the policy which of the times that it asked for are over, and act on its answer."""
         if self._coordinator is not None:
             self._act(self._coordinator.elapse(now_s=self._clock.now_s()))
 

@@ -179,7 +179,7 @@ class ServerProcess:
         self._poller.poll(math.ceil(max(0.0, min(timeout_s, self._due_in_s())) * 1e3))
 
     def _due_in_s(self) -> float:
-        """Return the seconds until the policy has to be told of a time that it has asked for; infinity without one."""
+        """Return the seconds until a time that the policy asked for is over; infinity without one."""
         due_s = self._server.run.due_s
         return math.inf if due_s is None else due_s - self._run_s()
 
