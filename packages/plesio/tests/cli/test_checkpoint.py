@@ -173,7 +173,7 @@ def test_the_latest_is_the_one_that_was_taken_last(run: Path, capsys: pytest.Cap
         ("simulate digits --every 30s", "--checkpoint is missing"),
         ("simulate digits --checkpoint x --every 3x", '--every: checkpoints every "3x": write a time'),
         ("simulate digits --checkpoint x --keep 0", "--keep is 0; write 1 or more"),
-        ("simulate train.py --checkpoint x", "--checkpoint is for a task"),
+        ("simulate train.py --every 30s", "--checkpoint is missing"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(

@@ -67,7 +67,7 @@ def test_a_script_is_simulated_in_a_grid(script: Path, tmp_path: Path, capsys: p
         assert (result.policy, result.world, result.num_workers) == ("grid:2x2,every=2", "virtual", 4)
         assert (result.status, result.samples, result.staleness.max) == ("finished", 64, 2)
         shas.append(result.parameters_sha256)
-        assert (tmp_path / name / "runs" / "simulation" / "trace-3.jsonl").exists()
+        assert [*(tmp_path / name / "runs").glob("grid-2x2-every-2-seed0/trace-3.jsonl")]
     assert shas[0] == shas[1]
     assert "trained grid:2x2,every=2 64 2" in capsys.readouterr().out
 

@@ -1,6 +1,7 @@
 """One run of a comparison, and what all trainings of it have in common."""
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.tasks.task import Task
 
-__all__ = ["Assignment", "checkpoint_variables", "checkpoints_of", "info_of", "seed_streams"]
+__all__ = ["Assignment", "checkpoint_variables", "checkpoints_of", "info_of", "run_name", "seed_streams"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,15 @@ class Assignment:
     def samples(self, budget: int) -> int:
         """Return the samples at which it ends, if the recipe's length is ``budget`` samples."""
         return budget if self.until_samples is None else min(budget, self.until_samples)
+
+
+def run_name(policy: str, *, seed: int) -> str:
+    """Name the folder of a run.
+
+    >>> run_name("local_sgd:8,delay=4", seed=0)
+    'local_sgd-8-delay-4-seed0'
+    """
+    return f"{re.sub('[^A-Za-z0-9_.+]+', '-', policy)}-seed{seed}"
 
 
 def seed_streams(seed: int, rank: int) -> None:

@@ -7,13 +7,12 @@ by seed, and within a seed policy by policy, so that a drift of the machine's sp
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from plesio.bench.assignment import Assignment
+from plesio.bench.assignment import Assignment, run_name
 from plesio.bench.progress import ProgressSink, RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.bench.script_pool import ScriptPool, VirtualScriptPool
@@ -119,7 +118,7 @@ def run_comparison(
             if (label.policy, label.seed) in kept:
                 progress.run_kept(label)
                 continue
-            folder = out / "runs" / f"{_slug(label.policy)}-seed{label.seed}"
+            folder = out / "runs" / run_name(label.policy, seed=label.seed)
             result = replace(runs.run(label, folder=folder, progress=progress), world=world)
             results[label.policy, label.seed] = result
             write_results(out / "results.json", _ordered(recipe, results))
@@ -254,12 +253,3 @@ def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, folder: Path) -> 
         metric_goal=task.metric_goal,
         target=task.target,
     )
-
-
-def _slug(policy: str) -> str:
-    """Write the policy's spec as a folder name.
-
-    >>> _slug("local_sgd:8,delay=4")
-    'local_sgd-8-delay-4'
-    """
-    return re.sub(r"[^A-Za-z0-9_.+]+", "-", policy)

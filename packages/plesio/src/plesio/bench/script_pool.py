@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,9 +143,10 @@ class VirtualScriptPool:
             on_testbed=self._on_testbed,
             name=run.name,
             own_checkpoints=False,
+            variables=checkpoint_variables(self._recipe, assignment),
         )
         errors, runs = dict[int, BaseException](), tuple[RunResult, ...]()
-        with _output_in(run.folder / OUTPUT_NAME), _in_environment(checkpoint_variables(self._recipe, assignment)):
+        with _output_in(run.folder / OUTPUT_NAME):
             try:
                 simulation = script.simulated(
                     run.policy,
@@ -188,21 +189,6 @@ def _output_in(path: Path) -> Iterator[None]:
     """Have what this process prints in a file."""
     with path.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
         yield
-
-
-@contextlib.contextmanager
-def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables in this process's environment."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -1,9 +1,10 @@
 """One run on virtual workers: of a task, or of a user's own script."""
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -38,6 +39,7 @@ class VirtualScript:
         on_testbed: Whether the workers' cluster is a testbed on the calibrated machine.
         name: Its task's name in the results; None leaves it to the script.
         own_checkpoints: Whether its own folder for checkpoints holds.
+        variables: Environment variables that it has besides this process's.
     """
 
     path: Path
@@ -47,6 +49,7 @@ class VirtualScript:
     on_testbed: bool = False
     name: str | None = None
     own_checkpoints: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def run(
         self,
@@ -121,7 +124,11 @@ class VirtualScript:
         batch_size = 1 if self.calibration is None else self.calibration.batch_size
         cluster, costs = machine_of(workers, self.calibration, batch_size=batch_size, on_testbed=self.on_testbed)
 
+        refusals: list[ScriptStatusError] = []  # of the worker that begins first, before the others have
+
         def work(job: VirtualJob) -> None:
+            if refusals and job.place.rank < workers.count:
+                raise refusals[0]
             pacer = workers.pacer(job.place.rank, seed=seed, clock=job.clock, began_s=0.0)
             if pacer is None:
                 pacer = pacer_of_machine(job, costs)
@@ -150,9 +157,10 @@ class VirtualScript:
                     print(status, file=sys.stderr)
                     status = 1
                 if status:
-                    raise ScriptStatusError(f"{script} ended with status {status}") from None
+                    refusals.append(ScriptStatusError(f"{script} ended with status {status}"))
+                    raise refusals[-1] from None
 
-        with as_main(script, self.arguments), _without_process_groups():
+        with as_main(script, self.arguments), _in_environment(self.variables), _without_process_groups():
             return simulate(
                 work,
                 num_workers=workers.count,
@@ -184,6 +192,21 @@ def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResul
 def _interrupted(run: RunResult) -> RunResult:
     """Mark the run as interrupted, whichever error the interruption caused in its workers."""
     return replace(run, status="interrupted", error="interrupted")
+
+
+@contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in this process's environment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
 
 if TYPE_CHECKING:
+    from plesio.bench.recipe import Recipe
     from plesio.core.inputs import Input
     from plesio.core.results import RunResult
     from plesio.cost.calibration import Calibration as Calibrated
@@ -38,6 +39,7 @@ Examples:
   plesio simulate digits --policy asp --lose 2@1.5s --join 3s
   plesio simulate digits --policy asp --failures mtbf=20s,rejoin_after=2s
   plesio simulate digits --checkpoint runs/checkpoints --every "100 steps"
+  plesio simulate train.py --checkpoint runs/checkpoints --every "100 steps"
   plesio simulate digits --policy grid:2x2 --step-time "20 ms"
 \b
 Gradients are real; how long computing and sending take is modelled. A script is run
@@ -68,7 +70,8 @@ FLAGS: Mapping[tuple[str, ...], str] = {
 
 What = Annotated[str, typer.Argument(metavar="TASK|SCRIPT", help="A task's name, or a .py file.", show_default=False)]
 Policy = Annotated[
-    str, typer.Option("--policy", metavar="POLICY", help="A policy, as `plesio list policies` lists them.")
+    str | None,
+    typer.Option("--policy", metavar="POLICY", help="As `plesio list policies` lists them. [default: adaptive]"),
 ]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", help="Seed of the parameters, the order of samples and the step times.")
@@ -95,7 +98,7 @@ def simulate() -> Any:
     more = {
         "what": (What, inspect.Parameter.empty),
         "args": (Arguments, None),
-        "policy": (Policy, "adaptive"),
+        "policy": (Policy, None),
         "seed": (Seed, 0),
         "slow": (Slow, None),
         "lose": (Lose, None),
@@ -136,7 +139,7 @@ def _simulate(
     *,
     what: str,
     args: list[str] | None,
-    policy: str,
+    policy: str | None,
     seed: int,
     slow: list[str] | None,
     lose: list[str] | None,
@@ -147,13 +150,18 @@ def _simulate(
     overwrite: bool,
     json_file: Path | None,
 ) -> int:
+    from plesio.bench.recipe import make_recipe, names_script
     from plesio.cli.recipe_options import checkpoint_table
     from plesio.cost import calibration as calibrations
     from plesio.cost.cluster import parse_cluster
-    from plesio.policies.grid import canonical_spec
+    from plesio.policies.grid import canonical_spec, is_grid
+    from plesio.runtime.worker.environment import launcher_policy
 
     check_output_file("--json", json_file, overwrite=overwrite)
-    spec = canonical_spec(policy)
+    spec = canonical_spec(policy or "adaptive")
+    if not is_grid(spec):
+        told = launcher_policy(policy)
+        spec = spec if told is None else told.spec
     count = _count(spec, given.get("count"))
     measured = None if calibration is None else calibrations.Calibration.read(calibration)
     # a calibration knows how long a step takes, unless the user says otherwise
@@ -173,39 +181,27 @@ def _simulate(
     if out is None:
         out = FOLDER if overwrite else unused_folder(FOLDER)
     batch_size, target = given.get("batch_size"), given.get("target")
-    checkpoint = checkpoint_table(given)
-    # a file alone is a script; with a colon it names a task in a file
-    if what.endswith(".py") and ":" not in what:
-        refuse_for_script(
-            what,
-            {
-                "--batch-size": batch_size,
-                "--option": option,
-                "--target": target,
-                **{FLAGS["checkpoint", key]: value for key, value in checkpoint.items()},
-            },
-        )
-        runs = _simulate_script(
-            Path(what),
-            args or [],
-            workers=table,
-            policy=spec,
-            seed=seed,
-            calibration=measured,
-            out=out,
-            overwrite=overwrite,
-        )
+    checkpoint, is_script = checkpoint_table(given), names_script(what)
+    task: Table
+    length: Table = {}
+    if is_script:
+        refuse_for_script(what, {"--batch-size": batch_size, "--option": option, "--target": target})
+        check_script(Path(what))
+        task = {"name": what, "arguments": args or []}
+    elif args:
+        raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
     else:
-        if args:
-            raise ConfigError(f"{' '.join(args)}: only a script has arguments of its own; {what} is a task")
-        epochs = given.get("epochs", 4.0)
-        recipe: Table = {
-            "task": {"name": what, "batch_size": batch_size, "options": options_table(option or ())},
-            "run": {"policies": [spec], "seeds": [seed], "epochs": epochs, "target": target},
-            "workers": table,
-            **({"checkpoint": checkpoint} if checkpoint else {}),
-        }
-        runs = _simulate_task(recipe, calibration=measured, out=out, overwrite=overwrite)
+        task = {"name": what, "batch_size": batch_size, "options": options_table(option or ())}
+        length = {"epochs": given.get("epochs", 4.0), "target": target}
+    made: Table = {
+        "task": task,
+        "run": {"policies": [spec], "seeds": [seed], **length},
+        "workers": table,
+        **({"checkpoint": checkpoint} if checkpoint else {}),
+    }
+    recipe = make_recipe(made, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
+    do = _simulate_script if is_script else _simulate_task
+    runs = do(recipe, calibration=measured, out=out, overwrite=overwrite)
     cluster = parse_cluster(given["cluster"]) if "cluster" in given else None
     print_results(out, cluster=cluster, json_file=json_file)
     if any(run.status == "interrupted" for run in runs):
@@ -227,13 +223,13 @@ def _count(spec: str, told: int | None) -> int:
     return count
 
 
-def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path, overwrite: bool) -> "list[RunResult]":
+def _simulate_task(
+    recipe: "Recipe", *, calibration: "Calibrated | None", out: Path, overwrite: bool
+) -> "list[RunResult]":
     from plesio.bench.compare import run_comparison
-    from plesio.bench.recipe import make_recipe
     from plesio.bench.virtual_pool import VirtualPool
     from plesio.cli.progress_display import progress_display
 
-    recipe = make_recipe(table, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
     VirtualPool(recipe, calibration=calibration)  # whatever is wrong is said before anything is removed
     with prepared_folder(out, overwrite=overwrite, names=OUTPUT_NAMES), progress_display() as progress:
         return run_comparison(
@@ -242,31 +238,28 @@ def _simulate_task(table: Table, *, calibration: "Calibrated | None", out: Path,
 
 
 def _simulate_script(
-    script: Path,
-    arguments: list[str],
-    *,
-    workers: Table,
-    policy: str,
-    seed: int,
-    calibration: "Calibrated | None",
-    out: Path,
-    overwrite: bool,
+    recipe: "Recipe", *, calibration: "Calibrated | None", out: Path, overwrite: bool
 ) -> "list[RunResult]":
+    from plesio.bench.assignment import Assignment, checkpoint_variables, run_name
     from plesio.bench.progress import RunLabel, RunSnapshot
-    from plesio.bench.recipe import make_workers
     from plesio.bench.simulate import VirtualScript
     from plesio.cli.progress_display import progress_display
     from plesio.core.results import write_results
-    from plesio.policies.grid import GridSetting, is_grid
+    from plesio.policies.grid import is_grid
     from plesio.runtime.worker.job_handle import Chosen
 
-    check_script(script)
-    section = make_workers(workers, folder=Path.cwd(), where="plesio simulate", flags=FLAGS)
-    if is_grid(policy):
-        section.check_joins_of(GridSetting.parse(policy))
-    if calibration is not None and section.cluster is None:
-        calibration.check_workers(section.count)
-    told = VirtualScript(path=script, arguments=arguments, workers=section, calibration=calibration)
+    if calibration is not None and recipe.workers.cluster is None:
+        calibration.check_workers(recipe.workers.count)
+    script, [policy], [seed] = recipe.task.script, recipe.run.policies, recipe.run.seeds
+    trace = out / "runs" / run_name(policy, seed=seed)
+    told = VirtualScript(
+        path=script,
+        arguments=recipe.task.arguments,
+        workers=recipe.workers,
+        calibration=calibration,
+        own_checkpoints=recipe.checkpoint is None,
+        variables=checkpoint_variables(recipe, Assignment(policy=policy, seed=seed, folder=trace)),
+    )
     # whatever is wrong has been said before anything is removed
     with prepared_folder(out, overwrite=overwrite, names=OUTPUT_NAMES), progress_display() as progress:
         progress.run_started(RunLabel(policy=policy, seed=seed, number=1, num_runs=1), num_samples=None)
@@ -283,12 +276,15 @@ def _simulate_script(
             )
 
         own: list[Chosen] = []  # by the script
-        runs = told.run(policy, seed=seed, trace=out / "runs" / "simulation", on_progress=advance, chosen=own)
+        runs = told.run(policy, seed=seed, trace=trace, on_progress=advance, chosen=own)
         for run in runs:
             (progress.run_finished if run.status == "finished" else progress.run_failed)(run)
     write_results(out / "results.json", runs)
     if own and own[0].policy not in (None, "adaptive", policy) and not is_grid(policy):
-        line = f"{script} asks for the policy {own[0].policy} itself; here it trains under --policy {policy}"
+        line = f"{script} asks for the policy {own[0].policy} itself; here it trains under {policy}"
+        typer.echo(f"plesio: {line}", err=True)
+    if own and own[0].checkpoint is not None and recipe.checkpoint is not None:
+        line = f"{script} asks for checkpoints in {own[0].checkpoint}; here they are those of --checkpoint alone"
         typer.echo(f"plesio: {line}", err=True)
     return runs
 

@@ -1,7 +1,6 @@
 """The beginning and the end of a session inside a framework's loop, alike for all frameworks."""
 
 import atexit
-import os
 import sys
 import weakref
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from plesio.core.errors import ConfigError
 from plesio.policies import Policy, parse_policy
 from plesio.runtime.join import join
 from plesio.runtime.join_options import JoinOptions
-from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace
+from plesio.runtime.worker.environment import WorkerPlace, launcher_policy
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.job_handle import ambient
 from plesio.runtime.worker.loops import num_samples
@@ -43,7 +42,7 @@ def checked_policy(policy: Policy | str | None, *, framework: str) -> Policy:
             "plesio run, or plesio compare --world process"
         )
     if policy is None:
-        policy = os.environ.get(POLICY_VARIABLE, "adaptive,store=off")
+        policy = launcher_policy() or "adaptive,store=off"
     chosen = parse_policy(policy) if isinstance(policy, str) else policy
     if chosen.shards:
         raise ConfigError(

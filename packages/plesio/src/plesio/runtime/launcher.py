@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 from plesio.core.errors import ConfigError, DataError, TransportError
 from plesio.core.files import check_script
 from plesio.core.units import counted, format_seconds
-from plesio.policies import parse_policy
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
@@ -46,6 +45,7 @@ from plesio.runtime.worker.environment import (
     NAME_KEY,
     POLICY_VARIABLE,
     REPLICAS_VARIABLE,
+    launcher_policy,
 )
 from plesio.runtime.worker_output import Outlet
 
@@ -101,8 +101,9 @@ class JoinDefaults:
         variables = {} if self.checkpoints is None else self.checkpoints.environment()
         if self.replicas is not None:
             variables[REPLICAS_VARIABLE] = str(self.replicas)
-        if self.policy is not None:
-            variables[POLICY_VARIABLE] = parse_policy(self.policy).spec
+        policy = launcher_policy(self.policy)
+        if policy is not None:
+            variables[POLICY_VARIABLE] = policy.spec
         if self.grid is not None:
             variables[GRID_VARIABLE] = self.grid.spec
         return {**os.environ, **variables}

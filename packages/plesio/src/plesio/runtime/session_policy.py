@@ -1,11 +1,9 @@
 """The policy of a session: the script's, its launcher's, or that of the world around it."""
 
-import os
-
 from plesio.core.errors import ConfigError
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.setting import CheckpointSetting
-from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace
+from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace, launcher_policy
 from plesio.runtime.worker.job_handle import Ambient
 
 __all__ = ["policy_of"]
@@ -36,13 +34,14 @@ def policy_of(
 
 
 def _chosen(given: Policy | str | None) -> Policy:
-    told = os.environ.get(POLICY_VARIABLE)
+    told = launcher_policy()
     if given is None:
-        return parse_policy("adaptive" if told is None else told)
+        return parse_policy("adaptive") if told is None else told
     chosen = _parsed(given)
-    if told is not None and parse_policy(told) != chosen:
+    if told not in (None, chosen):
         raise ConfigError(
-            f"the script says {chosen.spec}, and its launcher ({POLICY_VARIABLE}) says {told}; leave one of them out"
+            f"the script says {chosen.spec}, and its launcher ({POLICY_VARIABLE}) says {told.spec}; leave one of them "
+            "out"
         )
     return chosen
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, PolicySpecError
+from plesio.policies import Policy, parse_policy
 
 __all__ = [
     "BEGUN_KEY",
@@ -23,6 +24,7 @@ __all__ = [
     "POLICY_VARIABLE",
     "REPLICAS_VARIABLE",
     "WorkerPlace",
+    "launcher_policy",
 ]
 
 POLICY_VARIABLE = "PLESIO_POLICY"
@@ -42,6 +44,23 @@ ENDED_KEY = "plesio/ended"
 """In the store of a launcher: the ranks, with commas between, whose processes have ended."""
 NAME_KEY = "plesio/name"
 """In the store of a launcher: a name that no other job has."""
+
+
+def launcher_policy(option: str | None = None) -> Policy | None:
+    """Return the policy of ``--policy`` or of ``PLESIO_POLICY``; None where neither is there.
+
+    Raises:
+        ConfigError: One cannot be read, or they differ.
+    """
+    told = os.environ.get(POLICY_VARIABLE)
+    try:
+        named = None if told is None else parse_policy(told)
+    except PolicySpecError as error:
+        raise ConfigError(f"{POLICY_VARIABLE}={told}: {error}") from None
+    given = named if option is None else parse_policy(option)
+    if named not in (None, given):
+        raise ConfigError(f"--policy says {option}, and {POLICY_VARIABLE} says {told}; leave one of them out")
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
