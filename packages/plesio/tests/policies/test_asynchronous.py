@@ -142,6 +142,13 @@ def test_update_beyond_the_cap_is_refused_but_its_clock_counts():
     )
 
 
+def test_what_was_kept_back_counts_as_a_step_more_and_its_clock_stays():
+    machine = start(SSP(bound=2), num_workers=2)
+    machine.handle(Arrived(worker=0, clock=2, num_steps=2))
+    rest = Arrived(worker=0, clock=2, num_steps=0, base_version=1)
+    assert machine.handle(rest) == (Apply(updates=((0, 2),), weight=0.5, version=2, staleness=(0,), share=0.5),)
+
+
 def test_update_that_is_not_finite_is_refused_but_its_clock_counts():
     machine = start(SSP(bound=1), num_workers=1)
     assert machine.handle(Arrived(worker=0, clock=1, finite=False)) == (

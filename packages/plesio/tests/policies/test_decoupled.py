@@ -108,6 +108,15 @@ def test_an_update_that_is_not_finite_makes_no_quorum():
     )
 
 
+def test_what_was_kept_back_moves_parameters_at_once_and_momentum_not():
+    machine = start(decoupled(quorum=2), num_workers=2)
+    for worker in (0, 1):
+        machine.handle(Arrived(worker=worker, clock=4, num_steps=4))
+    assert machine.handle(Arrived(worker=1, clock=4, num_steps=0, base_version=1)) == (
+        Apply(updates=((1, 4),), weight=0.5, version=2, staleness=(0,), share=0.0),
+    )
+
+
 def test_slow_workers_make_fewer_steps_in_proportion():
     policy = DiLoCo(local_steps=12, exchange="store", steps="dynamic")
     machine = start(policy, num_workers=2)
@@ -361,7 +370,7 @@ def test_losses_and_joins_hold_up_nobody():
         ("diloco:8,exchange=store,grace=auto", "write a delay, or a grace in seconds"),
         ("diloco:8,exchange=store,fragments=2", "leave fragments and merge out"),
         ("diloco:8,exchange=store,merge=rda", "leave fragments and merge out"),
-        ("diloco:8,exchange=store,compress=qsgd:8", "the store takes updates in full"),
+        ("diloco:8,exchange=store,compress=powersgd:2", "write qsgd, topk, fp16 or bf16, or use a policy on the"),
         ("diloco:8,exchange=store,weight=loss", "equal.*tokens"),
         ("diloco:8,outer=adam", "needs one of its own; write .* as in outer_lr=0.003"),
         ("diloco:8,outer=adam,outer_lr=0.01,compress=topk:0.1", "topk:0.1.no_feedback, or leave it out"),

@@ -24,7 +24,7 @@ from torch import Tensor
 from plesio.core.charts import Axis, LineChart, Series
 from plesio.core.within import Within
 from plesio.policies.compression import Compression, Qsgd, RandomK, TopK, parse_compression
-from plesio.runtime.worker.compression import make_codec
+from plesio.runtime.parameters.codecs import make_codec
 from plesio_planning.measured.real_gradients import training_gradients
 from plesio_planning.measured.twin import Twin, median_off
 from plesio_planning.studies.measured import Measured

@@ -28,7 +28,7 @@ from plesio.cost.placement import all_reduce_on
 from plesio.policies import BSP, Hierarchical, Policy, parse_policy
 from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
-from plesio.policies.compression import Compression
+from plesio.policies.compression import NO_COMPRESSION, Compression
 
 __all__ = ["Price", "price", "usual_servers"]
 
@@ -141,7 +141,7 @@ def _on_store(policy: Policy, at: Situation) -> Price:
 
 
 def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
-    transfer_s = _store_s(at, servers=servers, workers=at.num_workers)
+    transfer_s = _store_s(at, servers=servers, workers=at.num_workers, compression=policy.compression)
     if math.isinf(policy.bound):
         pace_s = np.array(paces(at.compute_s))
         own_s = pace_s + np.maximum(0.0, transfer_s - policy.delay * pace_s) / policy.period
@@ -153,9 +153,10 @@ def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
     return replace(_priced(setting, at.compute_s, transfer_s), servers=servers)
 
 
-def _store_s(at: Situation, *, servers: int, workers: int) -> float:
+def _store_s(at: Situation, *, servers: int, workers: int, compression: Compression = NO_COMPRESSION) -> float:
     """Return the seconds of a push and a pull, while all other workers' are under way."""
-    num_bytes, costs = at.num_bytes, at.costs
+    num_bytes, costs, shapes = at.num_bytes, at.costs, at.sizes.shapes
+    pushed_share = compression.payload_bits(shapes) / NO_COMPRESSION.payload_bits(shapes)
     link = at.cluster.local if at.num_hosts == 1 else at.cluster.nic
     slowest = link.bytes_per_s
     if at.cluster.uplink is not None and len(at.racks) > 1:
@@ -163,7 +164,7 @@ def _store_s(at: Situation, *, servers: int, workers: int) -> float:
         slowest = min(slowest, share)
     # a server's interface carries what all workers send it; a worker's what it sends to all
     busiest = max(num_bytes, workers * num_bytes / servers if at.num_hosts > 1 else workers * num_bytes)
-    way_s = 2 * (link.latency_s + busiest / slowest)
+    way_s = 2 * link.latency_s + (1 + pushed_share) * busiest / slowest
     packing_s = 2 * (costs.pack_s + num_bytes / costs.pack_bytes_per_s + (servers - 1) * costs.message_s)
     serving_s = 2 * costs.serve_s + 2 * num_bytes / servers / costs.serve_bytes_per_s
     return way_s + packing_s + serving_s
@@ -174,7 +175,9 @@ def _by_racks(policy: Hierarchical, at: Situation) -> Price:
     steps_s = np.stack([at.compute_s[list(ranks)].max(axis=0) for ranks in at.racks]) + inside_s
     outer = policy.outer
     if outer.exchange == "store":
-        between_s = _store_s(at, servers=min(usual_servers(at), len(at.racks)), workers=len(at.racks))
+        between_s = _store_s(
+            at, servers=min(usual_servers(at), len(at.racks)), workers=len(at.racks), compression=outer.compression
+        )
         setting = Setting(slack=1, period=outer.period, delay=0, bound=int(min(outer.bound, _LARGEST_BOUND)))
         found = _priced(setting, steps_s, between_s, beside_s=inside_s / 2)
     else:

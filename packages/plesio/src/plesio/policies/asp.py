@@ -14,6 +14,8 @@ from typing import Annotated, ClassVar
 
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1
 from plesio.policies.asynchronous import AsynchronousMachine, RateKind, check_delay
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.fields import require_read_alone
 from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -30,9 +32,11 @@ class ASP(Policy):
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
         rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
+        compression: Compression of the updates that are pushed; what is pulled is sent in full.
 
     Raises:
-        PolicySpecError: A value that is out of range, or a delay above the period.
+        PolicySpecError: A value that is out of range, a delay above the period, or a compression that the store cannot
+            read.
 
     >>> ASP(period=2, delay=1).spec
     'asp,period=2,delay=1'
@@ -49,10 +53,12 @@ class ASP(Policy):
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
+    compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
         check_delay("asp", delay=self.delay, period=self.period, bound=self.bound)
+        require_read_alone("asp", compress=self.compression.spec, on_store=self.compression.on_store)
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
         return AsynchronousMachine(

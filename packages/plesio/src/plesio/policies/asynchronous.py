@@ -32,6 +32,8 @@ where N counts the workers that share the samples and m those whose work the upd
 workers which have made one step each have together moved the parameters by the weight of one synchronous step: the
 learning rate a user writes is that of the synchronous step, whatever the policy. A gradient also carries its share of a
 round, and its age in rounds: momentum and its like are per synchronous step too (`plesio.runtime.server.interleaved`).
+What compression has kept back of a
+worker's gradients comes at its end as an update of no steps, and counts as one step with their sum.
 A worker that rests, because there are no samples left for it, still counts: else the last workers of every epoch would
 make large steps with stale gradients, and undo what all had learned.
 
@@ -145,7 +147,7 @@ class AsynchronousMachine:
         worker, clock = event.worker, event.clock
         assert worker in self._clocks, f"worker {worker} has not joined"
         ran = clock - self._clocks[worker]
-        assert 1 <= event.num_steps <= ran, (
+        assert min(1, ran) <= event.num_steps <= ran, (
             f"an update of {event.num_steps} steps from worker {worker}, which ran {ran}"
         )
         assert clock <= self._credit, f"worker {worker} ran to clock {clock} on credit {self._credit}"
@@ -160,7 +162,7 @@ class AsynchronousMachine:
         self._version += 1
         # the share of a synchronous step that this update stands for
         whose = self._num_workers[worker] / (sum(self._num_workers.values()) if self._divides else 1)
-        share = event.num_steps * whose
+        share = max(1, event.num_steps) * whose  # what was kept back counts as a step more
         gradient = self._update == "gradient"
         parts = gradient and self._divides
         return Apply(

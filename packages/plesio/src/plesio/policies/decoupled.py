@@ -28,12 +28,15 @@ synchronous outer step. It is the part Σ steps / (N H) of a round: outer moment
 the end of the run cuts short has its share of it. So momentum is the *delayed Nesterov* of Liu et al.: it takes note of
 a round at its end, and until then every version makes its part of the step with the momentum of the rounds before
 (`plesio.runtime.server.interleaved`). Its memory is not lengthened by how old deltas are, as that of gradients is: a
-small transformer then ends 6 % above the perplexity of synchronous rounds, instead of level with it.
+small transformer then ends 6 % above the perplexity of synchronous rounds, instead of level with it. What compression
+has kept back of a worker's deltas comes at its end as a contribution of no steps: it moves the parameters at once, and
+without momentum, which has no time for it.
 
 *Dynamic steps* (Liu et al. 2024, section 5). A worker that takes r times as long for a step as the fastest contributes
 after H/r steps, so all contributions are about as old. Their pace comes with the contributions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -134,9 +137,12 @@ class DecoupledMachine(RoundMachine):
         assert worker in self._live, f"worker {worker} has not joined"
         assert worker not in self._contributed, f"worker {worker} has contributed to the open version already"
         member = self._live[worker]
-        assert 1 <= event.num_steps <= clock - member.clock, f"{event} of a worker at clock {member.clock}"
+        ran = clock - member.clock
+        assert min(1, ran) <= event.num_steps <= ran, f"{event} of a worker at clock {member.clock}"
         assert clock <= member.credit, f"worker {worker} ran to clock {clock} on credit {member.credit}"
         assert event.base_version <= self._version, f"version {event.base_version} follows {self._version}"
+        if ran == 0:
+            return (self._apply([event]),)
         member.clock = clock
         if event.step_s > 0:
             before = member.step_s or event.step_s
@@ -173,19 +179,7 @@ class DecoupledMachine(RoundMachine):
 
     def _merge(self) -> tuple[Action, ...]:
         merged, self._finite = self._finite, []
-        self._version += 1
-        num_workers = len(self._live.keys() | self._resting | self._contributed)
-        share = sum(event.num_steps for event in merged) / (num_workers * self._local_steps)
-        actions: list[Action] = [
-            Apply(
-                updates=tuple((event.worker, event.clock) for event in merged),
-                weight=len(merged) / num_workers,
-                version=self._version,
-                staleness=tuple(self._version - 1 - event.base_version for event in merged),
-                share=share,
-                by_samples=self._by_samples,
-            )
-        ]
+        actions: list[Action] = [self._apply(merged)]
         let_go = sorted(self._contributed & self._live.keys())
         self._contributed.clear()
         self._window = "none"
@@ -195,6 +189,19 @@ class DecoupledMachine(RoundMachine):
         for worker in returning:
             actions += self._admit(worker)
         return tuple(actions)
+
+    def _apply(self, merged: Sequence[Arrived]) -> Apply:
+        """Make a version of the mean of these contributions."""
+        self._version += 1
+        num_workers = len(self._live.keys() | self._resting | self._contributed)
+        return Apply(
+            updates=tuple((event.worker, event.clock) for event in merged),
+            weight=len(merged) / num_workers,
+            version=self._version,
+            staleness=tuple(self._version - 1 - event.base_version for event in merged),
+            share=sum(event.num_steps for event in merged) / (num_workers * self._local_steps),
+            by_samples=self._by_samples,
+        )
 
     def _grant(self, worker: int, member: _Member) -> tuple[Action, ...]:
         credit = member.clock + self._steps_of(member) + self._delay

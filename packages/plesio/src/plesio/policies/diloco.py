@@ -35,7 +35,7 @@ from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.decoupled import DecoupledMachine
-from plesio.policies.fields import require_sent_in_full
+from plesio.policies.fields import require_read_alone
 from plesio.policies.outer_rule import OuterRule
 from plesio.policies.policy import ExchangeKind, MergeKind, Policy, PolicyMachine
 
@@ -64,7 +64,7 @@ class DiLoCo(Policy):
         grace: Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take.
         weight: A delta counts the same in the mean (``equal``) or by its samples (``tokens``), on the store.
         steps: Slow workers make as many local steps as others (``even``), or fewer in proportion (``dynamic``).
-        compression: Compression of outer gradients; none on the store.
+        compression: Compression of outer gradients.
 
     Raises:
         PolicySpecError: A value that is out of range, exchanges that do not fit between each other, or what only the
@@ -135,7 +135,7 @@ class DiLoCo(Policy):
             )
 
     def _check_on_store(self) -> None:
-        require_sent_in_full("diloco", compress=self.compression.spec)
+        require_read_alone("diloco", compress=self.compression.spec, on_store=self.compression.on_store)
         if self.fragments > 1 or self.merge != "mean":
             raise PolicySpecError(
                 "diloco: the store exchanges all parameters at once and merges their plain mean; leave fragments and "

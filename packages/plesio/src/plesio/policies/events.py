@@ -102,7 +102,8 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
     Attributes:
         worker: Sender.
         clock: The worker's clock after the last step that the update covers.
-        num_steps: Steps that the update covers (1 unless the policy accumulates).
+        num_steps: Steps that the update covers (1 unless the policy accumulates); 0 of what compression kept back of
+            earlier ones, at the clock of the last.
         base_version: Version of the shared parameters that the first of these steps began from. Rounds that wait for
             everyone do not look at it.
         finite: False when the worker found NaN or infinity in it and sent no values.

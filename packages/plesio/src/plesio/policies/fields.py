@@ -8,7 +8,7 @@ from typing import Any
 from plesio.core.arguments import check_fields
 from plesio.core.errors import PolicySpecError
 
-__all__ = ["as_text", "check_policy", "on_off", "require_sent_in_full", "whole", "write_spec"]
+__all__ = ["as_text", "check_policy", "on_off", "require_read_alone", "require_sent_in_full", "whole", "write_spec"]
 
 _KEYS = {"compression": "compress", "weighting": "weight"}
 """Keys that are not the names of their fields."""
@@ -24,6 +24,15 @@ def require_sent_in_full(owner: str, *, compress: str) -> None:
     if compress != "none":
         raise PolicySpecError(
             f"{owner}: the store takes updates in full; leave compress={compress} out, or use exchange=collective"
+        )
+
+
+def require_read_alone(owner: str, *, compress: str, on_store: bool) -> None:
+    """Raise `PolicySpecError` if updates are compressed in a form that only the workers together can read."""
+    if not on_store:
+        raise PolicySpecError(
+            f"{owner}: compress={compress} is added up among workers, and the store gets each update by itself; write "
+            "qsgd, topk, fp16 or bf16, or use a policy on the collective"
         )
 
 

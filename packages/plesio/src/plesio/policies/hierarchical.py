@@ -124,7 +124,7 @@ class Hierarchical(Policy):
 
     @property
     def compression(self) -> Compression:
-        """Compression of a rack's delta; within a rack, and to the store, everything is sent in full."""
+        """Compression of a rack's update; within a rack everything is sent in full."""
         return self.outer.compression
 
     @property

@@ -147,7 +147,7 @@ class Policy:
 
     @property
     def compression(self) -> Compression:
-        """Compression of an update in a collective."""
+        """Compression of an update in a collective, or on its way to the store."""
         return NO_COMPRESSION
 
     @property

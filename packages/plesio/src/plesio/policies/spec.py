@@ -5,7 +5,8 @@
 ``bsp`` · ``ssp:4`` · ``ssp:inf`` · ``ssp:4,period=2,weight=inverse+cap:8`` · ``asp,weight=exp:0.1`` ·
 ``local_sgd:8,delay=4`` · ``local_sgd:8,exchange=store`` · ``delayed:1`` · ``bsp,compress=topk:0.01`` ·
 ``hier:bsp/local_sgd:8,compress=qsgd:8`` · ``fsdp`` · ``bsp,hook=powersgd:2`` · ``bsp,backup=1`` ·
-``diloco:30,fragments=3,delay=5`` · ``asp,rate=undivided``. Case and spaces around the parts do not matter.
+``diloco:30,fragments=3,delay=5`` · ``asp,rate=undivided`` · ``ssp:4,compress=qsgd:8``.
+Case and spaces around the parts do not matter.
 """
 
 import dataclasses
@@ -89,6 +90,7 @@ _OF_UPDATES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "update": ("update", str),
     "weight": ("weighting", parse_weighting),
     "rate": ("rate", str),
+    "compress": ("compression", parse_compression),
 }
 
 _FORMS = {
@@ -370,7 +372,7 @@ def _describe_diloco(policy: DiLoCo) -> str:
         few = "each" if policy.quorum == 1 else f"the mean of {policy.quorum} or more"
         return (
             f"Workers train alone and exchange every {_every(policy.period)}{behind}; {few} of what they come to is "
-            "the gradient of an outer optimizer, and no worker waits for more."
+            f"the gradient of an outer optimizer{_sent_as(policy.compression)}, and no worker waits for more."
         )
     part = "" if policy.fragments == 1 else f", one of {policy.fragments} fragments of the parameters"
     behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
@@ -401,7 +403,7 @@ def _describe_asynchronous(policy: SSP | ASP, *, who: str = "worker") -> str:
     send = f"each sends its {policy.update} every {_every(policy.period)}{behind} and it is applied as it arrives"
     weight = "" if policy.weighting == UNWEIGHTED else f", weighted by its staleness ({policy.weighting.spec})"
     rate = "" if policy.rate == "divided" else ", at the whole learning rate"
-    return f"{wait}; {send}{weight}{rate}."
+    return f"{wait}; {send}{weight}{rate}{_sent_as(policy.compression)}."
 
 
 def _made_of_a_mean(policy: LocalSGD) -> str:

@@ -31,6 +31,8 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.asynchronous import AsynchronousMachine, RateKind, check_delay
 from plesio.policies.barrier import BarrierMachine
+from plesio.policies.compression import NO_COMPRESSION, Compression
+from plesio.policies.fields import require_read_alone
 from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
@@ -48,9 +50,11 @@ class SSP(Policy):
         update: ``gradient`` (the store's optimizer steps) or ``delta`` (the worker's does, and the store adds).
         weighting: Weight of an update by its staleness.
         rate: ``divided`` (the workers share that of a synchronous step) or ``undivided`` (each update has all of it).
+        compression: Compression of the updates that are pushed; what is pulled is sent in full.
 
     Raises:
-        PolicySpecError: A value that is out of range, or a period that would let every worker wait for the others.
+        PolicySpecError: A value that is out of range, a period that would let every worker wait for the others,
+            or a compression that the store cannot read.
 
     >>> SSP(bound=4).period, SSP(bound=4).spec, SSP(bound=math.inf).spec
     (1, 'ssp:4', 'ssp:inf')
@@ -70,6 +74,7 @@ class SSP(Policy):
     update: UpdateKind = "gradient"
     weighting: Weighting = UNWEIGHTED
     rate: RateKind = "divided"
+    compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
@@ -79,8 +84,13 @@ class SSP(Policy):
                 f"updates; write a period of {self.bound + 1} or less, or a bound of {self.period - 1} or more"
             )
         check_delay("ssp", delay=self.delay, period=self.period, bound=self.bound)
+        require_read_alone("ssp", compress=self.compression.spec, on_store=self.compression.on_store)
         if self.bound == 0 and self.rate == "undivided":
             raise PolicySpecError("ssp: with a bound of 0 a round is a mean, whose rate is not divided; leave rate out")
+        if self.bound == 0 and self.compression != NO_COMPRESSION:
+            raise PolicySpecError(
+                f"ssp: with a bound of 0 updates are sent in full; write bsp,compress={self.compression.spec}"
+            )
 
     @property
     def synchronous(self) -> bool:

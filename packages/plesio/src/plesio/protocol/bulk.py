@@ -60,15 +60,16 @@ class Push(Message, frozen=True, kw_only=True, tag=2):
     """Worker to server: an update.
 
     Attributes:
-        num_steps: Steps that it covers.
+        num_steps: Steps that it covers; 0 has what was kept back of earlier ones.
         num_samples: Samples of the worker's own in it.
         present: Indices of the slices in the payload; None for all.
         finished: Leased samples that it is made of.
         groups: Options of the optimizer's parameter groups, if they have changed.
         step_s: Seconds of one of these steps.
+        compressed: The compression whose payload of the parameters' slices comes first; the other slices follow.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("groups", "step_s")
+    omits: ClassVar[tuple[str, ...]] = ("groups", "step_s", "compressed")
 
     num_steps: int
     num_samples: int
@@ -76,6 +77,7 @@ class Push(Message, frozen=True, kw_only=True, tag=2):
     finished: tuple[Finished, ...]
     groups: tuple[dict[str, Any], ...] | None = None
     step_s: float = 0.0
+    compressed: str | None = None
 
 
 class Pull(Message, frozen=True, kw_only=True, tag=3):

@@ -30,7 +30,7 @@ et al. 2018); all have it.
 then sent in full once.
 
 One file each: `stage` is what all have in common, `half_precision`, `sparse`, `qsgd` and `power_sgd` are the codecs'
-closed forms, `spec` is the text form. The codecs themselves are in `plesio.runtime.worker.compression`.
+closed forms, `spec` is the text form. The codecs themselves are in `plesio.runtime.parameters.codecs`.
 """
 
 from plesio.policies.compression.half_precision import HalfPrecision

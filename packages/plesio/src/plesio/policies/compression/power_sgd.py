@@ -24,6 +24,7 @@ class PowerSgd(Lossy):
 
     cuts: ClassVar[bool] = False
     """A slice is no matrix."""
+    on_store: ClassVar[bool] = False
 
     rank: Annotated[int, AT_LEAST_1]
 

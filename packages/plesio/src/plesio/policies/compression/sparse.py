@@ -98,6 +98,7 @@ class RandomK(_Sparse):
     """
 
     name: ClassVar[str] = "randk"
+    on_store: ClassVar[bool] = False
 
     def payload_bits(self, shapes: Shapes) -> int:
         return FLOAT_BITS * self.num_kept(shapes)

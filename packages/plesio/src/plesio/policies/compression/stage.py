@@ -62,11 +62,13 @@ class Compression(ABC):
 
     Attributes:
         cuts: True if slices of an update can be compressed one by one, with as much gain as the whole.
+        on_store: True if a payload can be read by itself, as a server does.
     """
 
     __slots__ = ()
 
     cuts: ClassVar[bool] = True
+    on_store: ClassVar[bool] = True
 
     @property
     @abstractmethod

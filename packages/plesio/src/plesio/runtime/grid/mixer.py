@@ -24,7 +24,7 @@ from plesio.core.errors import ConfigError, WorkerLostError
 from plesio.policies.compression import Compression, NoCompression, PowerSgd
 from plesio.runtime.grid.formation import Formation, GridPlace, News
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
-from plesio.runtime.worker.compression import make_codec
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
 __all__ = ["Mixer", "add_flat", "flat_of"]

@@ -29,10 +29,12 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from plesio.core.errors import ExchangeError
+from plesio.core.errors import ExchangeError, PolicySpecError
 from plesio.policies import UpdateKind
+from plesio.policies.compression import parse_compression
 from plesio.protocol.bulk import Initial, OptimizerSpec, Table
 from plesio.protocol.effects import ApplyOrder
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
@@ -173,18 +175,29 @@ class Shard:
         payload: NDArray[np.uint8],
         present: Sequence[int] | None,
         groups: Sequence[dict[str, Any]] | None,
+        num_steps: int = 1,
+        compressed: str | None = None,
     ) -> None:
         """Keep an update until the policy decides on it.
 
         The payload has the ``present`` slices (None: all), packed, and is kept until it is applied or dropped;
-        ``groups`` are the optimizer's options, where they changed.
+        ``groups`` are the optimizer's options, where they changed. If it is ``compressed``, the parameters come first,
+        encoded together: their deltas, or the sum of their gradients over ``num_steps``.
 
         Raises:
-            ExchangeError: The payload is not as long as its slices.
+            ExchangeError: The payload is not as long as its slices, or cannot be read.
         """
+        packed, position = torch.from_numpy(payload), 0
+        values: dict[int, torch.Tensor] = {}
+        indices: Sequence[int] = range(len(self._slices)) if present is None else present
+        if compressed is not None:
+            coded = [index for index in indices if self._slices[index].kind == "parameter"]
+            position = self._read(packed, coded, compressed, into=values, worker=worker)
+            if self._update == "gradient" and num_steps > 1:
+                torch._foreach_div_(list(values.values()), num_steps)
+            indices = [index for index in indices if index not in values]
         # views of the payload, converted only where a master has another type
-        packed, values, position = torch.from_numpy(payload), {}, 0
-        for index in range(len(self._slices)) if present is None else present:
+        for index in indices:
             end = position + self._num_bytes[index]
             value = view_packed(packed[position:end], self._slices[index].torch_dtype)
             values[index] = value.to(self._tensors[index].dtype)
@@ -192,6 +205,31 @@ class Shard:
         if position != payload.size:
             raise ExchangeError(f"an update of worker {worker} has {payload.size} bytes; its slices make {position}")
         self._pending[worker, clock] = _Pending(values, groups)
+
+    def _read(
+        self,
+        packed: torch.Tensor,
+        indices: Sequence[int],
+        compressed: str,
+        *,
+        into: dict[int, torch.Tensor],
+        worker: int,
+    ) -> int:
+        """Decode the slices ``indices``, and return the bytes that they take."""
+        if not indices:
+            return 0
+        sizes = [self._tensors[index].numel() for index in indices]
+        try:
+            compression = parse_compression(compressed)
+            num_bytes = -(-compression.payload_bits(sum(sizes)) // 8)
+            codec = make_codec(compression, num_elements=sum(sizes), seed=0, rank=0)
+            numbers = codec.decode(view_packed(packed[:num_bytes], codec.payload_dtype), clock=0)
+        except (PolicySpecError, RuntimeError, IndexError) as error:
+            line = str(error).splitlines()[0]
+            raise ExchangeError(f"an update of worker {worker} cannot be read as {compressed}: {line}") from error
+        for index, part in zip(indices, torch.split(numbers, sizes), strict=True):
+            into[index] = part.to(self._tensors[index].dtype)
+        return num_bytes
 
     def apply(self, order: ApplyOrder) -> None:
         """Make the mean of the order's pending updates, times its weight, its version."""
@@ -211,13 +249,17 @@ class Shard:
                 tensor.lerp_(_mean(values, count), min(1.0, count / order.num_live))
             elif self._update == "delta" and self._optimizer is None:
                 tensor.add_(_mean(values, sum(counts)), alpha=order.weight)
+            elif order.share == 0:  # kept back of rounds that momentum has taken note of
+                assert self._optimizer is not None
+                rate = self._optimizer.param_groups[self._group_of[self._slices[index].group]]["lr"]
+                tensor.detach().add_(_mean(values, sum(counts)), alpha=order.weight * rate)
             elif self._update == "delta":  # of a round, of which this is a share
                 tensor.grad = _mean(values, sum(counts)) * -(order.weight / order.share)
             else:
                 tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = order.version
         # one step, of all slices together
-        for stepper in self._steps:
+        for stepper in self._steps if order.share > 0 else ():
             stepper.step(weight=weight, share=order.share, age=order.age)
         for view, tensor in self._narrow(touched):  # what is pulled is rounded
             view.copy_(tensor.detach())

@@ -147,7 +147,15 @@ class ShardServer:
 
     def _push(self, shard: "Shard", bulk: Bulk, push: Push) -> PartArrived:
         header = bulk.header
-        shard.push(header.worker, clock=header.clock, payload=bulk.payload, present=push.present, groups=push.groups)
+        shard.push(
+            header.worker,
+            clock=header.clock,
+            payload=bulk.payload,
+            present=push.present,
+            groups=push.groups,
+            num_steps=push.num_steps,
+            compressed=push.compressed,
+        )
         self._pushes[header.worker, header.clock] = bulk
         event = Arrived(
             worker=header.worker,
@@ -249,7 +257,8 @@ class ShardServer:
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             credit = self._credit[request.worker]
-            if self._decided[request.worker] >= request.after and (credit > request.clock or self._halted):
+            waits = self._decided[request.worker] < request.after or (request.worker, request.after) in self._pushes
+            if not waits and (credit > request.clock or self._halted):
                 self._send_parameters(request, credit=credit, held_s=now_s - request.asked_s)
             else:
                 self._waiting.append(request)

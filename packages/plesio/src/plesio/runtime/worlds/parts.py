@@ -100,6 +100,7 @@ class Parts:
             client=self.world.client,
             layout=layout,
             timeline=self.timeline,
+            seed=self.world.info.seed,
         )
         if self.place.rank == 0:
             store.offer()

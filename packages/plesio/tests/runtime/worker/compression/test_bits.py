@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 
 from plesio.policies.compression import place_bits
-from plesio.runtime.worker.compression.top_k import pack_bits, pack_places, unpack_bits, unpack_places
+from plesio.runtime.parameters.codecs.top_k import pack_bits, pack_places, unpack_bits, unpack_places
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import Compression, PowerSgd, parse_compression
-from plesio.runtime.worker.compression import make_codec
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.worker.compression.power_sgd import Factoring
 
 CODECS = ["fp16", "bf16", "topk:0.01", "topk:0.5", "topk:1", "randk:0.05", "randk:0.05+no_feedback", "randk:1",

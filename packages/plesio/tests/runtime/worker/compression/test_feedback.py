@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import parse_compression
-from plesio.runtime.worker.compression import ErrorFeedback, make_codec
+from plesio.runtime.parameters.codecs import make_codec
+from plesio.runtime.worker.compression import ErrorFeedback
 
 TEXTS = ["topk:0.05", "randk:0.05", "qsgd:4+feedback", "qsgd:8+feedback", "fp16+feedback", "bf16+feedback"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import parse_compression
-from plesio.runtime.worker.compression import make_codec
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks
 from plesio.runtime.worlds.virtual import simulate

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from plesio.cost.cluster import parse_cluster
 from plesio.policies.compression import parse_compression
-from plesio.runtime.worker.compression import CompressedReducer, CompressionFigures, make_codec
+from plesio.runtime.parameters.codecs import make_codec
+from plesio.runtime.worker.compression import CompressedReducer, CompressionFigures
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 

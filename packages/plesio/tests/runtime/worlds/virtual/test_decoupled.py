@@ -19,7 +19,9 @@ from plesio.cost.faults import Fault
 from plesio.cost.link import Link
 from plesio.cost.step_time import LogNormal
 from plesio.policies import Apply, Arrived, DiLoCo, EventLog, parse_policy, read_log, verify
+from plesio.policies.compression import NO_COMPRESSION
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -92,7 +94,11 @@ class Reference:
         self.workers = [build() for _ in range(num_workers)]
         self.made = [0] * num_workers
         self.shared = [flat_of(self.workers[0][0])]
+        self.compression = policy.compression
+        self.kept_back = [torch.zeros_like(self.shared[0]) for _ in range(num_workers)]
         self.velocity, self.total, self.part = torch.zeros_like(self.shared[0]), torch.zeros_like(self.shared[0]), 0.0
+        arrived = [entry.event for entry in log.entries if isinstance(entry.event, Arrived)]
+        self.steps_of = {one.worker: one.clock for one in arrived}
         deltas: dict[tuple[int, int], Tensor] = {}
         for entry in log.entries:
             if isinstance(entry.event, Arrived):
@@ -102,6 +108,8 @@ class Reference:
                     self.merge(action, [deltas.pop(update) for update in action.updates])
 
     def delta(self, update: Arrived) -> Tensor:
+        if update.num_steps == 0:
+            return self.kept_back[update.worker]
         (model, optimizer), base = self.workers[update.worker], self.shared[update.base_version]
         nn.utils.vector_to_parameters(base.clone(), parameters_of(model))
         for _ in range(update.num_steps):
@@ -109,9 +117,24 @@ class Reference:
             learn(model, batch_of(update.worker, self.made[update.worker]))
             optimizer.step()
             self.made[update.worker] += 1
-        return flat_of(model) - base
+        return self.sent(flat_of(model) - base, update)
+
+    def sent(self, delta: Tensor, update: Arrived) -> Tensor:
+        """Return the part of its delta that a worker pushes, with its earlier rests; at the end that is all."""
+        if self.compression == NO_COMPRESSION:
+            return delta
+        at_end = update.clock == self.steps_of[update.worker] and update.num_steps < 5
+        delta = delta + self.kept_back[update.worker]
+        codec = make_codec(self.compression, num_elements=len(delta), seed=7, rank=update.worker)
+        sent = delta if at_end else codec.decode(codec.encode(delta, clock=update.clock), clock=0).to(delta.dtype)
+        if self.compression.keeps_residual:
+            self.kept_back[update.worker] = delta - sent
+        return sent
 
     def merge(self, action: Apply, deltas: Sequence[Tensor]) -> None:
+        if action.share == 0:
+            self.shared.append(self.shared[-1].add(deltas[0], alpha=action.weight * self.eta))
+            return
         total = deltas[0].clone()
         for delta in deltas[1:]:
             total.add_(delta)
@@ -133,18 +156,26 @@ class Reference:
 
 
 QUORA = ["", ",quorum=2", ",quorum=3,outer_momentum=0.3", ",quorum=4", ",quorum=2,grace=30ms", ",steps=dynamic"]
+COMPRESSED = [",compress=topk:0.2", ",quorum=2,compress=qsgd:4+feedback", ",compress=qsgd:8", ",compress=fp16+feedback"]
 
 
-@pytest.mark.parametrize("options", QUORA)
-def test_it_is_the_run_of_its_log_to_the_bit(options: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("options", "num_steps"),
+    [*((one, NUM_STEPS) for one in QUORA), *((one, num_steps) for one in COMPRESSED for num_steps in (20, NUM_STEPS))],
+)
+def test_it_is_the_run_of_its_log_to_the_bit(options: str, num_steps: int, tmp_path: Path):
     policy = parse_policy(f"diloco:5,exchange=store{options}")
     assert isinstance(policy, DiLoCo)
-    workers = workers_of(run(policy.spec, trace=tmp_path))
+    workers = workers_of(run(policy.spec, trace=tmp_path, num_steps=num_steps))
     log = read_log(tmp_path / "events.jsonl")
     assert verify(log) is None
     reference = Reference(policy, log, num_workers=len(SPEEDS))
     assert reference.made == [worker.steps for worker in workers]
     assert torch.equal(workers[0].final, reference.shared[-1]), options
+    kept_back = [
+        entry.event for entry in log.entries if isinstance(entry.event, Arrived) and entry.event.num_steps == 0
+    ]
+    assert len(kept_back) == (4 if policy.compression.keeps_residual and num_steps == 20 else 0)
 
 
 OUTER = ["", ",delay=2", ",delay=3,alpha=0", ",outer_momentum=0.5,outer_lr=1", ",outer=adam,outer_lr=0.02"]
@@ -204,8 +235,19 @@ def train_each(*, policies: list[str]) -> list[list[float]]:
 @pytest.mark.timeout(120)
 def test_real_processes_train_what_virtual_workers_do():
     """With a quorum of all, their order does not matter; without, they end near to it."""
-    policies = ["diloco:5,exchange=store,quorum=3", "diloco:5,exchange=store,quorum=2,grace=20ms"]
-    expected = workers_of(run(policies[0], speeds=(1.0, 1.0, 1.0), num_steps=20))[0].final
-    found = on_processes(3, __file__, "train_each", policies=policies)
-    torch.testing.assert_close(torch.tensor(found[0][0], dtype=torch.float64), expected, rtol=0, atol=1e-12)
-    assert float((torch.tensor(found[0][1], dtype=torch.float64) - expected).abs().max()) < 0.5
+    policies = ["diloco:5,exchange=store,quorum=3", "diloco:5,exchange=store,quorum=3,compress=topk:0.2"]
+    uncertain = "diloco:5,exchange=store,quorum=2,grace=20ms"
+    expected = [workers_of(run(one, speeds=(1.0, 1.0, 1.0), num_steps=20))[0].final for one in policies]
+    found = torch.tensor(
+        on_processes(3, __file__, "train_each", policies=[*policies, uncertain])[0], dtype=torch.float64
+    )
+    torch.testing.assert_close(found[:2], torch.stack(expected), rtol=0, atol=1e-12)
+    assert float((found[2] - expected[0]).abs().max()) < 0.5
+
+
+def test_bytes_count_as_packed():
+    """Pushes have 4 bits a number, and pulls all, at two exchanges of each worker."""
+    plain, packed = (run(f"diloco:10,exchange=store{one}", num_steps=25).runs[0] for one in ("", ",compress=qsgd:4"))
+    numbers = 5 * 6 + 6 + 6 * 1 + 1
+    in_full, packed_bytes = 8 * numbers, 4 + -(-numbers // 2)
+    assert plain.bytes_sent_total - packed.bytes_sent_total == pytest.approx(8 * (in_full - packed_bytes), abs=600)

@@ -39,7 +39,13 @@ def loss_of(policy: str) -> float:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("policy", "compress"),
-    [("bsp", "topk:0.05"), ("local_sgd:4", "topk:0.05"), pytest.param("bsp", "randk:0.1", marks=pytest.mark.slow)],
+    [
+        ("bsp", "topk:0.05"),
+        ("local_sgd:4", "topk:0.05"),
+        ("asp", "topk:0.05"),
+        ("ssp:4,update=delta", "topk:0.05"),
+        pytest.param("bsp", "randk:0.1", marks=pytest.mark.slow),
+    ],
 )
 def test_error_feedback_reaches_what_no_feedback_does_not(policy: str, compress: str):
     without, fed = (loss_of(f"{policy},compress={compress}{option}") for option in ("+no_feedback", ""))

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import Collective
-from plesio.runtime.worker.compression.codec import Codec
+from plesio.runtime.parameters.codecs.codec import Codec
+from plesio.runtime.parameters.codecs.qsgd import QsgdCodec
 from plesio.runtime.worker.compression.power_sgd import Factoring
-from plesio.runtime.worker.compression.qsgd import QsgdCodec
 from plesio.runtime.worker.exchange.group import Gathering, Group, Work
 
 __all__ = [

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import PowerSgd, num_elements
-from plesio.runtime.worker.compression.codec import generator_of
+from plesio.runtime.parameters.codecs.codec import generator_of
 from plesio.runtime.worker.exchange.replica import all_finite
 
 __all__ = ["Factoring"]

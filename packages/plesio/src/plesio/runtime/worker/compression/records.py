@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from plesio.runtime.worker.compression.pushes import CompressedPushes
 from plesio.runtime.worker.compression.reducer import CompressedReducer
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.meter import WorkerTimeline
@@ -25,7 +26,9 @@ class CompressionRecords:
         reducers: One exchange's; all do the same, at the same clocks. None where it sends nothing that is dense.
     """
 
-    def __init__(self, reducers: Sequence[CompressedReducer | RackReducer], *, timeline: WorkerTimeline) -> None:
+    def __init__(
+        self, reducers: Sequence[CompressedReducer | RackReducer | CompressedPushes], *, timeline: WorkerTimeline
+    ) -> None:
         self._reducers = reducers
         self._timeline = timeline
         self._num_told = [0] * len(reducers)

@@ -22,17 +22,14 @@ from torch import Tensor
 from plesio.policies.compression import (
     NO_COMPRESSION,
     Compression,
-    HalfPrecision,
     NoCompression,
     PowerSgd,
     Qsgd,
-    RandomK,
-    TopK,
     num_elements,
 )
-from plesio.runtime.worker.compression.codec import Codec
+from plesio.runtime.parameters.codecs import make_codec
+from plesio.runtime.parameters.codecs.qsgd import QsgdCodec
 from plesio.runtime.worker.compression.feedback import ErrorFeedback
-from plesio.runtime.worker.compression.half_precision import HalfPrecisionCodec
 from plesio.runtime.worker.compression.means import (
     CountedGroup,
     ExchangeOutcome,
@@ -44,13 +41,10 @@ from plesio.runtime.worker.compression.means import (
     SummedMean,
 )
 from plesio.runtime.worker.compression.power_sgd import Factoring
-from plesio.runtime.worker.compression.qsgd import QsgdCodec
-from plesio.runtime.worker.compression.random_k import RandomKCodec
-from plesio.runtime.worker.compression.top_k import TopKCodec
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.replica import all_finite
 
-__all__ = ["CompressedReducer", "CompressionFigures", "Flush", "PendingMean", "make_codec"]
+__all__ = ["CompressedReducer", "CompressionFigures", "Flush", "PendingMean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,20 +216,6 @@ class PendingMean:
         if self._mean is None:
             self._mean = self._take()
         return self._mean
-
-
-def make_codec(compression: Compression, *, num_elements: int, seed: int, rank: int) -> Codec:
-    """Make the codec of a compression that neither sends everything nor factors matrices."""
-    match compression:
-        case HalfPrecision():
-            return HalfPrecisionCodec(compression, num_elements=num_elements)
-        case TopK():
-            return TopKCodec(compression, num_elements=num_elements)
-        case RandomK():
-            return RandomKCodec(compression, num_elements=num_elements, seed=seed)
-        case Qsgd():
-            return QsgdCodec(compression, num_elements=num_elements, seed=seed, rank=rank)
-    raise AssertionError(f"no codec for {compression!r}")
 
 
 def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: CountedGroup) -> Mean:

@@ -295,6 +295,7 @@ class CollectiveExchanges:
             timeline=self._timeline,
             gauge=self._gauge,
             outer=self._serve(policy.outer_step),
+            seed=self._seed,
         )
         return store if policy.inner is None else self.build_on_store(policy.inner, store)
 

@@ -7,7 +7,9 @@ other message is needed).
 
 A push has the mean gradient of the steps since the last one (``gradient`` updates), or the way that the replica has
 come since the last pull (``delta``). Tensors without a gradient are not sent; of a pull only tensors come back that
-changed. NaN and infinity are looked for before anything is sent.
+changed. NaN and infinity are looked for before anything is sent. With a compression an update is pushed in part
+(`plesio.runtime.worker.compression.pushes`), and its rest at the end, before a pause and before another policy;
+buffers, and what is pulled, are sent in full.
 
 With a delay of d steps push and pull run behind the next d, and the answer is merged after them: the replica becomes
 what the servers had, plus its own steps since the push. It makes these with its own optimizer, as between two
@@ -27,10 +29,13 @@ import torch
 from torch.optim import Optimizer
 
 from plesio.policies import Policy
+from plesio.policies.compression import NO_COMPRESSION
 from plesio.protocol.bulk import Push
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options
 from plesio.runtime.parameters.outer_optimizer import outer_optimizer
+from plesio.runtime.worker.compression.pushes import CompressedPushes, PushParts
+from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
@@ -87,6 +92,7 @@ class StoreExchange(Exchange):
         timeline: WorkerTimeline,
         gauge: Gauge | None = None,
         outer: Optimizer | None = None,
+        seed: int = 0,
     ) -> None:
         self._replica = replica
         self._policy = policy
@@ -97,6 +103,10 @@ class StoreExchange(Exchange):
         if outer is None and policy.outer_step is not None:
             outer = outer_optimizer(policy.outer_step, replica.optimizer)
         self._stored = StoredState(replica, policy=policy, client=client, layout=layout, outer=outer)
+        self._compressed, self._records = None, None
+        if policy.compression != NO_COMPRESSION:
+            self._compressed = CompressedPushes(policy.compression, layout=layout, seed=seed, rank=client.rank)
+            self._records = CompressionRecords([self._compressed], timeline=timeline)
         self._gradients: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
@@ -235,7 +245,7 @@ class StoreExchange(Exchange):
                 kept = self._policy.period == 1 and not self._policy.delay
                 self._gradients[name] = grad if kept else grad.to(wide, copy=True)
 
-    def _push(self) -> None:
+    def _push(self, *, in_full: bool = False) -> None:
         """Send the update under way; if it has no finite step, report that instead."""
         clock = self._clock
         if self._synchronous:  # the round's clock, also where a worker ends its run before the period is over
@@ -243,28 +253,35 @@ class StoreExchange(Exchange):
         self._pushed_clock = clock
         base_version, self._base_version = self._base_version, None
         assert base_version is not None, "an update has steps"
-        if self._num_steps == 0:
-            self._client.not_finite(clock=clock, base_version=base_version)
+        if self._num_steps:
+            self._send(base_version=base_version, in_full=in_full)
         else:
-            begun_s = self._timeline.now_s()
-            self._tell_frozen()
-            present, payloads = self._stored.pack(self._update())
-            groups = group_options(self._replica.optimizer)
-            changed = self._policy.update == "gradient" and groups != self._sent_groups
-            if changed:
-                self._sent_groups = groups
-            push = Push(
-                num_steps=self._num_steps,
-                num_samples=self._num_samples,
-                present=None,
-                finished=self._client.take_finished(),
-                groups=groups if changed else None,
-                step_s=self._step_s() if self._policy.looks_at_pace else 0.0,
-            )
-            self._client.push(push, clock=clock, base_version=base_version, present=present, payloads=payloads)
-            now_s = self._timeline.now_s()
-            self._timeline.communicate(begun_s, now_s, clock=self._clock)
-            self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
+            self._client.not_finite(clock=clock, base_version=base_version)
+            self._gradients, self._num_samples = {}, 0
+
+    def _send(self, *, base_version: int, in_full: bool) -> None:
+        """Send the update under way, or without steps what was kept back of earlier ones."""
+        begun_s = self._timeline.now_s()
+        self._tell_frozen()
+        update, encoded = self._update(in_full=in_full)
+        present, payloads = self._stored.pack(update, encoded=encoded)
+        groups = group_options(self._replica.optimizer)
+        changed = self._policy.update == "gradient" and groups != self._sent_groups
+        if changed:
+            self._sent_groups = groups
+        push = Push(
+            num_steps=self._num_steps,
+            num_samples=self._num_samples,
+            present=None,
+            finished=self._client.take_finished(),
+            groups=groups if changed else None,
+            step_s=self._step_s() if self._policy.looks_at_pace and self._num_steps else 0.0,
+            compressed=None if encoded is None else self._policy.compression.spec,
+        )
+        self._client.push(push, clock=self._pushed_clock, base_version=base_version, present=present, payloads=payloads)
+        now_s = self._timeline.now_s()
+        self._timeline.communicate(begun_s, now_s, clock=self._clock)
+        self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
         self._gradients = {}
         self._num_steps = self._num_samples = 0
 
@@ -282,15 +299,20 @@ class StoreExchange(Exchange):
                 "they freeze it still move it; where it must hold still, close the session, freeze it, and join anew"
             )
 
-    def _update(self) -> dict[str, torch.Tensor]:
-        if self._policy.update == "delta":
-            update = self._stored.delta()
-        else:
-            for grad in self._gradients.values() if self._num_steps > 1 else ():
+    def _update(self, *, in_full: bool) -> tuple[dict[str, torch.Tensor], Sequence[torch.Tensor] | None]:
+        """Return the tensors of the update under way, and for each server its bytes of them that are compressed."""
+        deltas = self._policy.update == "delta" and self._num_steps
+        parts = PushParts(self._stored.delta() if deltas else self._gradients, None)
+        if self._compressed is not None and self._records is not None:
+            parts = self._compressed.take(parts.values, clock=self._clock, in_full=in_full)
+            self._records.exchanged(self._clock)
+        update = dict(parts.values)
+        if self._policy.update == "gradient" and parts.encoded is None:
+            for grad in update.values() if self._num_steps > 1 else ():
                 grad.div_(self._num_steps)
             parameters = self._replica.parameters
-            update = {name: grad.to(parameters[name].dtype) for name, grad in self._gradients.items()}
-        return {**update, **self._replica.buffers}
+            update = {name: grad.to(parameters[name].dtype) for name, grad in update.items()}
+        return {**update, **self._replica.buffers}, parts.encoded
 
     def _begin_pull(self, *, clock: int) -> None:
         """Ask for the parameters with the update that was pushed, and for credit beyond ``clock``."""
@@ -340,10 +362,17 @@ class StoreExchange(Exchange):
     def flush(self) -> None:
         self.answer = self.answer._replace(waited_s=0.0)
         self._finish_pull()
+        kept_back = self._compressed is not None and self._compressed.kept_back
+        if not self._num_steps and not kept_back:
+            return
         if self._num_steps:
-            self._push()
-            self._begin_pull(clock=0)  # credit for a first step is always there
-            self._finish_pull()
+            self._push(in_full=True)
+        else:
+            self._send(base_version=self._version, in_full=True)
+        if kept_back and self._records is not None:
+            self._records.settled(self._clock)
+        self._begin_pull(clock=0)  # credit for a first step is always there
+        self._finish_pull()
 
     def shared(self) -> State | None:
         """Return the shared state now, on the worker that evaluates.
@@ -368,6 +397,8 @@ class StoreExchange(Exchange):
         return [SharedState(one.samples, one.at_s, self._stored.copy(snapshot=one.number)) for one in fresh]
 
     def close(self) -> None:
+        if self._records is not None:
+            self._records.close(self._clock)
         self._stored.close()
         self._steps.close()
         self._gradients.clear()

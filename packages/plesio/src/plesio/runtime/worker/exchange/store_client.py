@@ -84,7 +84,7 @@ class StoreClient:
         on_refused: Callable[[int, str, int], None],
     ) -> None:
         self.endpoints = list(endpoints)
-        self._rank = rank
+        self.rank = rank
         self._clock = clock
         self._failure = failure
         self._disconnected = disconnected
@@ -206,7 +206,7 @@ class StoreClient:
         return Header(
             kind=kind,
             generation=self.endpoints[0].generation,
-            worker=self._rank,
+            worker=self.rank,
             clock=clock,
             base_version=base_version,
             request=request,
@@ -250,7 +250,7 @@ class StoreClient:
 
     def not_finite(self, *, clock: int, base_version: int) -> None:
         """Report that there is no update at this clock because it was not finite."""
-        head = UpdateHead(worker=self._rank, clock=clock, base_version=base_version)
+        head = UpdateHead(worker=self.rank, clock=clock, base_version=base_version)
         self.send(NotFinite(event=head, finished=self.take_finished()))
 
     def ask(self, *, after: int, clock: int, known_version: int | None) -> int:
@@ -318,7 +318,7 @@ class StoreClient:
 
     def evaluates(self) -> bool:
         """Tell whether this worker evaluates: rank 0 does, unless the server has decided otherwise."""
-        return self._rank == 0 if self._evaluates is None else self._evaluates
+        return self.rank == 0 if self._evaluates is None else self._evaluates
 
     def snapshots(self) -> list[Snapshot]:
         """Return the snapshots that the servers hold, as of the last `shared`."""

@@ -172,18 +172,24 @@ class StoredState:
         return state
 
     def pack(
-        self, tensors: Mapping[str, torch.Tensor], *, also: Sequence[Sequence[torch.Tensor]] | None = None
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        *,
+        also: Sequence[Sequence[torch.Tensor]] | None = None,
+        encoded: Sequence[torch.Tensor] | None = None,
     ) -> tuple[list[list[int] | None], list[NDArray[np.uint8]]]:
         """Copy the slices of ``tensors`` to where they are sent from; return which are there (None: all).
 
-        For each server flat tensors may follow that it also gets.
+        For each server flat tensors may follow that it also gets, or come first that stand for those of the parameters.
         """
         flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
         present: list[list[int] | None] = []
         payloads: list[NDArray[np.uint8]] = []
         for server, slices in enumerate(self._layout.servers):
             here = [index for index, piece in enumerate(slices) if piece.name in flat]
-            parts = [slices[index].cut(flat[slices[index].name]) for index in here]
+            alone = [index for index in here if encoded is None or slices[index].kind != "parameter"]
+            parts = [] if encoded is None else [encoded[server]]
+            parts += [slices[index].cut(flat[slices[index].name]) for index in alone]
             parts += [] if also is None else also[server]
             payload = self._client.endpoints[server].stage(sum(part.nbytes for part in parts))
             pack(parts, torch.from_numpy(payload))

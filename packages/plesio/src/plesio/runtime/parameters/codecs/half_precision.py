@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import HalfPrecision
-from plesio.runtime.worker.compression.codec import Codec
+from plesio.runtime.parameters.codecs.codec import Codec
 
 __all__ = ["HalfPrecisionCodec"]
 
@@ -16,10 +16,10 @@ class HalfPrecisionCodec(Codec):
 
     def __init__(self, compression: HalfPrecision, *, num_elements: int) -> None:
         self.num_elements = num_elements
-        self._dtype = torch.float16 if compression.form == "fp16" else torch.bfloat16
+        self.payload_dtype = torch.float16 if compression.form == "fp16" else torch.bfloat16
 
     def encode(self, update: Tensor, *, clock: int) -> Tensor:
-        return update.to(self._dtype)
+        return update.to(self.payload_dtype)
 
     def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
         to.add_(payload.to(to.dtype), alpha=scale)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import TopK, elias_fano_low_bits, place_bits
-from plesio.runtime.worker.compression.codec import Codec
+from plesio.runtime.parameters.codecs.codec import Codec
 
 __all__ = ["TopKCodec", "pack_bits", "pack_places", "unpack_bits", "unpack_places"]
 

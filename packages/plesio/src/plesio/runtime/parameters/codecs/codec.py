@@ -17,6 +17,7 @@ class Codec(ABC):
     """
 
     summable: bool
+    payload_dtype: torch.dtype = torch.uint8
     num_elements: int
 
     @abstractmethod

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import Qsgd
-from plesio.runtime.worker.compression.codec import Codec, generator_of
+from plesio.runtime.parameters.codecs.codec import Codec, generator_of
 
 __all__ = ["QsgdCodec"]
 

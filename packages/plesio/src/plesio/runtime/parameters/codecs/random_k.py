@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies.compression import RandomK
-from plesio.runtime.worker.compression.codec import Codec, generator_of
+from plesio.runtime.parameters.codecs.codec import Codec, generator_of
 
 __all__ = ["RandomKCodec"]
 
@@ -20,6 +20,7 @@ class RandomKCodec(Codec):
     """
 
     summable = True
+    payload_dtype = torch.float32
 
     def __init__(self, compression: RandomK, *, num_elements: int, seed: int) -> None:
         self.num_elements = num_elements
