@@ -44,6 +44,7 @@ POLICIES = (
     "diloco:3,exchange=store,quorum=2,grace=20ms",
     "switch:bsp/diloco:2,exchange=store,quorum=2@3/bsp@8",
     "interruptible:switch:bsp/asp@3/bsp@7",
+    "interruptible:switch:bsp/hier:bsp/ssp:2@3/hier:bsp/asp@6/bsp@9",
     "adaptive",
 )
 WEIGHTS: dict[Kind, float] = {

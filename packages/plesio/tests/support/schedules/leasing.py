@@ -158,5 +158,7 @@ class Loop:
             self._asked, self._next = False, None
             self._tell_finished()
             me.said.append(Release())
-        me.said.append(StageStop(clock=me.clock, plan=me.plan))
+        stop = StageStop(clock=me.clock, plan=me.plan)
+        me.shared[me.stage_number].append(stop)
+        me.said.append(stop)
         return (yield from me.receive(StageEnd))

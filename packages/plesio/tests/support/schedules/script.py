@@ -73,12 +73,9 @@ def _on_store(me: Worker) -> Script[bool]:
     speaker = me.world.speaker(me.number)
     if speaker is me:
         end = yield from Loop(me).run()
+        me.shared[me.stage_number].append(None)
     else:
-        heard = me.shared[me.stage_number]
-        told = speaker.shared[me.stage_number]
-        yield lambda: len(told) > len(heard)
-        end = told[len(heard)]
-    me.shared[me.stage_number].append(end)
+        end = yield from _follow(me, speaker)
     if end is None:
         return True
     assert end.steer is not None
@@ -92,6 +89,21 @@ def _on_store(me: Worker) -> Script[bool]:
     except CutOffError:
         yield from _regroup(me, agreed=False)
     return False
+
+
+def _follow(me: Worker, speaker: Worker) -> Script[StageEnd | None]:
+    """Stop where its rack does, and end the loop where that does (None)."""
+    heard, told = me.shared[me.stage_number], speaker.shared[me.stage_number]
+    while True:
+        yield lambda: len(told) > len(heard)
+        stop = told[len(heard)]
+        heard.append(stop)
+        if stop is None:
+            return None
+        me.said.append(stop)
+        end = yield from me.receive(StageEnd)
+        if end.steer is not None:
+            return end
 
 
 def _enter_store(me: Worker, *, end: StageEnd | None) -> Script[None]:

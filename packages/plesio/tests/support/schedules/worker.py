@@ -21,8 +21,9 @@ from plesio.protocol.to_server import (
     Join,
     PartArrived,
     Saving,
+    StageStop,
 )
-from plesio.protocol.to_worker import Expelled, Failed, Hold, Lost, Regrouping, StageEnd, Steering, Stop
+from plesio.protocol.to_worker import Expelled, Failed, Hold, Lost, Regrouping, Steering, Stop
 from support.schedules.moves import Setting
 from support.schedules.servers import Pull, Reply
 
@@ -124,8 +125,8 @@ class Worker:
         self.finished: list[Finished] = []
         self.stage_number = 0
         """The number of the stage on the store that it is in, or was in last."""
-        self.shared: dict[int, list[StageEnd | None]] = defaultdict(list)
-        """The messages to its rack in each stage: how it has left, or that the plan is over."""
+        self.shared: dict[int, list[StageStop | None]] = defaultdict(list)
+        """Stops of its rack in each stage, and None for each end of a plan."""
         # of a policy that changes
         self.review, self.holds = self.policy.first_review if self.policy.adapts else (NEVER, NEVER)
         self.reviewed_clock = 0

@@ -276,7 +276,7 @@ class Coordinator:
     def _retire(self, worker: int, reason: LeaveReason) -> Answers:
         """Take a worker out of the policy and give back what it had leased; nothing that it pushed whole is dropped."""
         member = self._members[worker]
-        self._stage.stopped.pop(worker, None)
+        self._stage.forget(worker)
         yield from self._updates.drop_parts(worker)
         yield from self._reviews.gone(worker)
         if self.state == "running" and not member.left:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from plesio.policies import Event, ExchangeKind
 from plesio.protocol.effects import Effect, Tell
-from plesio.protocol.to_worker import MayLeave
+from plesio.protocol.to_worker import MayLeave, ToWorker
 
 __all__ = [
     "FIRST_LEASE_S",
@@ -187,6 +187,14 @@ class Members(dict[int, Member]):
         if not self.by_racks or member.leaving:
             return []
         return [other for other in self.live if other != worker and self[other].rack == member.rack]
+
+    def rack_of(self, worker: int) -> list[int]:
+        """Return this worker and its live mates: first the one that speaks for all of them."""
+        return sorted([worker, *self.mates(worker)], key=lambda one: (self[one].spoken_for, one))
+
+    def tell_racks(self, speakers: Iterable[int], message: ToWorker) -> list[Effect]:
+        """Tell each of these workers, and those for which it speaks."""
+        return [Tell(worker=one, message=message) for speaker in speakers for one in self.rack_of(speaker)]
 
     def bound_to(self, worker: int, exchange: ExchangeKind) -> list[int]:
         """Return the live others that cannot go on without it while it trains: all in a collective, else its mates."""

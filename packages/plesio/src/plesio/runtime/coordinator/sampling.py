@@ -96,8 +96,7 @@ class Sampling:
             else:
                 rounds = self._stage.policy.synchronous and self._stage.policy.period > 1
                 yield from self._give(worker, plan=number, block=block, wakes=wakes, early=rounds or wakes)
-        for worker in self._stage.let_go():
-            yield Tell(worker=worker, message=self._stage.stays())
+        yield from self._members.tell_racks(self._stage.let_go(), self._stage.stays())
 
     def _give(
         self,

@@ -35,7 +35,9 @@ class Stage:
         self.plans: dict[int, LeaseRecords] = {}
         """Plans that the store deals out, by number."""
         self.stopped: dict[int, StageStop] = {}
-        """The workers that have stopped."""
+        """The workers that have stopped; of a rack, the one that speaks for it."""
+        self.stopping: dict[int, StageStop] = {}
+        """Workers that have stopped while others of their rack have not."""
         self.halting = False
         """Every worker stops at its next exchange."""
         self._over: set[int] = set()
@@ -164,6 +166,11 @@ class Stage:
         for worker in done:
             del self.stopped[worker]
         return done
+
+    def forget(self, worker: int) -> None:
+        """Forget that a worker has stopped: it is gone."""
+        self.stopped.pop(worker, None)
+        self.stopping.pop(worker, None)
 
     def stay(self) -> list[int]:
         """Go on with the stage after all, and return the workers that had stopped."""

@@ -50,21 +50,34 @@ class StageChanges:
         """
         if self._members.state != "running" or not self._members.is_live(worker):
             return
-        member, stage = self._members[worker], self._stage
-        member.seen(now_s, clock=stop.clock)
-        if stage.exchange == "store" and (not stage.stops(stop.plan) or stage.is_done(stop.plan)):
-            yield Tell(worker=worker, message=stage.stays())
-            return
-        if stage.exchange == "collective" and self._regroupings.gathering:
-            return  # it has been asked for its position in the group that is no more, and sets out anew
-        stage.stopped[worker] = stop
-        if stage.exchange == "collective":
+        self._members[worker].seen(now_s, clock=stop.clock)
+        stage = self._stage
+        if stage.exchange == "store":
+            yield from self._stop_on_store(worker, stop)
+        elif not self._regroupings.gathering:  # else it has been asked for its position, and sets out anew
+            stage.stopped[worker] = stop
             yield from self._enter_store(now_s=now_s)
+
+    def _stop_on_store(self, worker: int, stop: StageStop) -> Answers:
+        """Take in that a worker has stopped on the store; its rack has stopped when all of it have.
+
+        Only then do they get an answer, each its own: another loss may have ended their collectives meanwhile.
+        """
+        stage, rack = self._stage, self._members.rack_of(worker)
+        speaker = rack[0]
+        stage.stopping[worker] = stop
+        if not stage.stopping.keys() >= set(rack):
             return
-        if not member.resting:
-            member.rest()
-            yield Left(worker=worker, reason=LeaveReason.RESTING)
-        yield from self._sampling.release(worker)
+        for one in rack:
+            del stage.stopping[one]
+        if not stage.stops(stop.plan) or stage.is_done(stop.plan):
+            yield from self._members.tell_racks([speaker], stage.stays())
+            return
+        stage.stopped[speaker] = stop
+        if not self._members[speaker].resting:
+            self._members[speaker].rest()
+            yield Left(worker=speaker, reason=LeaveReason.RESTING)
+        yield from self._sampling.release(speaker)
         yield from self.leave_store()
 
     def _ready_events(self) -> list[Ready]:
@@ -102,8 +115,7 @@ class StageChanges:
         """End the stage on the store if that is what is asked for and no worker is under way any more."""
         events = self._ready_events() if self._stage.exchange == "store" else []
         if events and not self._stage.goes_round(sum(self._members.known().values())):
-            stays = self._stage.stays()
-            yield from [Tell(worker=event.worker, message=stays) for event in events]
+            yield from self._members.tell_racks([event.worker for event in events], self._stage.stays())
         else:
             yield from events  # the answer to the last one is how they go on
 
@@ -135,13 +147,14 @@ class StageChanges:
         self._regroupings.resumed(Steering.of(steer, workers=self._members.training))
 
     def _end_stage(self, steer: Steer) -> list[Effect]:
-        workers = sorted(self._stage.stopped)
+        speakers = sorted(self._stage.stopped)
+        workers = [one for speaker in speakers for one in self._members.rack_of(speaker)]
         self._members.dissolve_racks()
         self._ledger.meet({})
         for worker in self._members.known():
             self._members[worker].wake()
             self._members[worker].go_on_from(steer.clock)
-        end = self._stage.leave_store(steer, workers, training=self._members.training)
+        end = self._stage.leave_store(steer, speakers, training=self._members.training)
         end = replace(end, regroup=self._regroupings.stale)
         return [Tell(worker=worker, message=end) for worker in workers]
 
@@ -149,4 +162,4 @@ class StageChanges:
         if reason:
             self._ledger.fallbacks.note(reason)
         stopped = self._stage.stay()
-        return [StayOrder(), *(Tell(worker=worker, message=self._stage.stays()) for worker in stopped)]
+        return [StayOrder(), *self._members.tell_racks(stopped, self._stage.stays())]

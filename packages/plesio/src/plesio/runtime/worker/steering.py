@@ -47,13 +47,7 @@ class ServerSteering:
         self._client.send(stop)
         self._client.await_message(Entered, check=self._check)
 
-    def leave_store(self, stop: StageStop, rack: Rack | None) -> StageEnd:
+    def leave_store(self, stop: StageStop) -> StageEnd:
         """Report that this worker has handed in all it had; return when the server has decided how it goes on."""
-        end = None
-        if rack is None or rack.leads:
-            self._client.send(stop)
-            end = self._client.await_message(StageEnd)
-        if rack is not None:  # one reports for a rack, so that all of it have the same
-            end = rack.broadcast(end, StageEnd)
-        assert end is not None
-        return end
+        self._client.send(stop)
+        return self._client.await_message(StageEnd)

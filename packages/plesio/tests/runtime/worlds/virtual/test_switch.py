@@ -1,6 +1,7 @@
 """Runs that go to the store and come back while they train, held against the same run without a change, or by hand."""
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,8 +63,9 @@ def train(
     trace: Path | None = None,
     job: plesio.Job | None = None,
     elastic: bool = True,
+    kill_at: int = -1,
 ) -> Worker:
-    """One worker's program."""
+    """One worker's program; it is killed when it has come to the clock ``kill_at``."""
     model = perceptron(NUM_FEATURES, 6)
     saw = Worker()
     data = Problem(NUM_SAMPLES, NUM_FEATURES)
@@ -89,6 +91,8 @@ def train(
                 saw.epochs[-1].append(index.tolist())
                 (model(x) - y).square().mean().backward()
                 session.step()
+                if session.clock == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
             saw.metrics.append(session.evaluate(loss_of_all))
         session.finish(loss_of_all)
         saw.clock = session.clock

@@ -12,6 +12,7 @@ from plesio.policies import Ready, parse_policy, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, RACKS_ON_THE_STORE
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation
+from plesio.testing import LocalJob
 from runtime.worlds.virtual import test_switch as switch
 from runtime.worlds.virtual.test_switch import NUM_SAMPLES, Worker, assert_same_parameters, seen_in, stages_of
 from support.decisions import script, to, to_setting
@@ -110,6 +111,26 @@ def test_a_rack_that_loses_a_worker_is_done_without() -> None:
     assert [line for line in result.fallbacks if "worker 3 was lost under hier:bsp/asp" in line]
 
 
+@pytest.mark.parametrize("lost", [2, 3])
+def test_a_loss_while_a_stage_of_racks_comes_to_its_end(lost: int, tmp_path: Path) -> None:
+    """Each of rack 0, which stands still and waits for the other, is told how to go on; its collectives end then."""
+    policy = "switch:bsp/hier:bsp/ssp:2@4/bsp@12"
+    [whole] = run(policy).runs
+    ended_s = whole.decisions[-1]["at_s"]
+    for before_s in (0.012, 0.004, 0.0001):
+        faults = [Fault(at_s=ended_s - before_s, worker=lost, kind="lose")]
+        simulation = run(policy, faults=faults, trace=tmp_path / str(before_s))
+        [result] = simulation.runs
+        assert (result.status, result.lost_workers) == ("finished", (lost,))
+        assert [spec for _, spec in stages_of(result)] == ["hier:bsp/ssp:2", "bsp"]
+        assert {rank for rank, outcome in simulation.outcomes.items() if outcome.error} == {5 - lost}, "its mate alone"
+        one, other = (simulation.outcomes[rank].value for rank in (0, 1))
+        assert one is not None
+        assert other is not None
+        assert (one.clock, one.parameters) == (other.clock, other.parameters)
+        assert verify(read_log(tmp_path / str(before_s) / "events.jsonl")) is None
+
+
 def test_pieces_that_are_too_small_for_a_rack_are_left_out_and_told() -> None:
     """After steps of single workers on the store a plan may be left in pieces of a few samples."""
     simulation = run("switch:asp/hier:bsp/asp@5", sizes=(3, 3), samples=97, loops=1)
@@ -163,6 +184,26 @@ def train_on_two_hosts() -> list[dict[str, Any]]:
             saw = switch.train(policy, optimizer="momentum", loops=6, samples=None, pacer=pacer, job=job)
             found.append({"epochs": saw.epochs, "parameters": saw.parameters})
     return found
+
+
+def lose_a_rack() -> list[Any]:
+    """One worker's program, on two hosts as above: rank 3 is killed while rack 0, which is quicker, waits for it."""
+    rank = pretend_hosts(2)
+    pacer = Pacer(step_time=Constant(mean_s=0.04 if rank > 1 else 0.004), seed=5, worker=rank)
+    policy = "switch:bsp/hier:bsp/ssp:2@4/bsp@12"
+    kill_at = 10 if rank == 3 else -1  # the last step of its rack in this stage
+    saw = switch.train(policy, optimizer="momentum", loops=3, samples=None, pacer=pacer, kill_at=kill_at)
+    return saw.parameters
+
+
+@pytest.mark.slow
+def test_on_processes_a_loss_while_a_stage_of_racks_comes_to_its_end() -> None:
+    with LocalJob(4) as job:
+        endings = job.run(Path(__file__), "lose_a_rack", timeout_s=100)
+    assert endings[2].error == "WorkerLostError", endings[2]
+    assert endings[0].error is None, endings[0].trace
+    assert endings[1].error is None, endings[1].trace
+    assert endings[0].value == endings[1].value
 
 
 @pytest.mark.slow

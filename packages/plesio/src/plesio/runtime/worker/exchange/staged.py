@@ -26,8 +26,8 @@ Going back (the guard's alarm) is to a copy of the state (`state_copy`).
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -231,7 +231,7 @@ class StagedExchange(Exchange):
         """Stand still at the end of a stage on the store until it is known how to go on; ``release`` ends leases."""
         self.flush()
         release()
-        end = self._parts.channel.leave_store(StageStop(clock=self._clock, plan=plan), self._stage.rack)
+        end = self._parts.channel.leave_store(StageStop(clock=self._clock, plan=plan))
         steer = end.steer
         if steer is None:
             assert self._stage.store is not None, "only a stage on the store is left so"
@@ -241,7 +241,8 @@ class StagedExchange(Exchange):
                 self._stage.store.resume()
             return end
         self._parts.rounds.go_on_from(steer.clock, global_samples=end.samples, plan=plan, remainder=end.remainder)
-        self._hear_news()
+        with self._unless_cut_off(end):
+            self._hear_news()
         self._reporter.go_on(steer)
         self._parts.exchanges.passed(end.samples)
         self._clock = steer.clock
@@ -274,17 +275,25 @@ class StagedExchange(Exchange):
                 self._kept.pop()
         # on the way to a new group that follows; `regrouped` does the same there
         if end is None or not end.regroup:
-            try:
+            with self._unless_cut_off(end):
                 self._go_on(steer, before=ended.policy, end=end, restored=restored)
-            except RuntimeError as error:
-                if end is None or not self._parts.cuts_off(error):
-                    raise
-                # cut off between two batches: so is the next step, which goes on in the new group
         self._reporter.forget()
         if not changes:
             return
         self._parts.timeline.event("steer", at_s=self._parts.timeline.now_s(), clock=steer.clock, policy=steer.policy)
         self._tell_user(ended.policy, clock=steer.clock, restored=restored)
+
+    @contextmanager
+    def _unless_cut_off(self, end: StageEnd | None) -> Iterator[None]:
+        """Give up what this worker does with others on its way from the store, if their group is no more.
+
+        It is between two batches: its next step is cut off too, and goes on in the new group.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if end is None or not self._parts.cuts_off(error):
+                raise
 
     def _go_on(self, steer: Steering, *, before: Policy, end: StageEnd | None, restored: bool) -> None:
         """Begin the next stage with all others, from one state, of which a checkpoint is taken if one is due."""
