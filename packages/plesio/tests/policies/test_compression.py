@@ -13,6 +13,7 @@ from plesio.policies.compression import (
     Qsgd,
     RandomK,
     TopK,
+    TwoBits,
     parse_compression,
     place_bits,
 )
@@ -30,10 +31,13 @@ def compressions(draw: st.DrawFn) -> Compression:
         case "none":
             return NO_COMPRESSION
         case "topk":
-            return TopK(density=draw(DENSITIES), feedback=feedback, guard=guard)
+            chunk, bits = draw(st.none() | st.integers(1, 10**6)), draw(st.sampled_from([2, 32]))
+            return TopK(density=draw(DENSITIES), chunk=chunk, bits=bits, feedback=feedback, guard=guard)
         case "randk":
             return RandomK(density=draw(DENSITIES), feedback=feedback, guard=guard)
         case "qsgd":
+            if draw(st.booleans()):
+                return TwoBits(feedback=feedback, guard=guard)
             return Qsgd(bits=draw(st.sampled_from([4, 8])), feedback=feedback, guard=guard)
         case "powersgd":
             return PowerSgd(rank=draw(st.integers(1, 64)), feedback=feedback, guard=guard)
@@ -57,6 +61,8 @@ def test_spec_reads_back_as_the_same_compression(compression: Compression):
         ("topk : 1e-3 + no_feedback", "topk:0.001+no_feedback", False),
         ("randk:1+feedback", "randk:1", True),
         ("qsgd:4", "qsgd:4", False),
+        ("qsgd:2", "qsgd:2", True),
+        ("topk:0.016+no_feedback+bits:2+chunks:4096", "topk:0.016+chunks+bits:2+no_feedback", False),
         ("qsgd:4+feedback+guard:20", "qsgd:4+feedback+guard:20", True),
         ("powersgd:2+guard:1.5", "powersgd:2+guard:1.5", True),
     ],
@@ -74,12 +80,19 @@ def test_options_and_their_defaults(text: str, spec: str, keeps: bool):
         ("topk:few", 'topk needs the share of the numbers that is sent, as in "topk:0.01"'),
         ("topk:2", "density is 2; write a number of more than 0, at most 1"),
         ("randk:nan", "density is nan; write a number of more than 0, at most 1"),
-        ("qsgd:3", "bits is 3; write 4 or 8"),
-        ("qsgd:8.0", 'qsgd needs 4 or 8 bits, as in "qsgd:8"'),
+        ("qsgd:3", "bits is 3; write 2, 4 or 8"),
+        ("qsgd:8.0", 'qsgd needs 2, 4 or 8 bits, as in "qsgd:8"'),
         ("powersgd:0", "rank is 0; write a whole number of 1 or more"),
         ("bf16:8", 'bf16 takes no ":8"; write "bf16"'),
         ("none+feedback", 'none loses nothing and has no options; write "none"'),
-        ("topk:0.1+memory", 'unknown option "memory"; known: feedback, guard:MULTIPLE, no_feedback'),
+        (
+            "topk:0.1+memory",
+            'unknown option "memory"; known: bits:2, chunks:NUMBERS, feedback, guard:MULTIPLE, no_feedback',
+        ),
+        ("qsgd:4+chunks", 'unknown option "chunks"; known: feedback, guard:MULTIPLE, no_feedback'),
+        ("topk:0.1+chunks:0", "chunk is 0; write a whole number of 1 or more or None"),
+        ("topk:0.1+bits:4", "bits is 4; write 2 or 32"),
+        ("topk:0.1+chunks:all", 'chunks is "all"; write a whole number, as in "chunks:4096" or "bits:2"'),
         ("topk:0.1+feedback+no_feedback", '"feedback" is given twice; write it once'),
         ("topk:0.1+guard", 'guard is ""; write a multiple above 0, as in "guard:20"'),
         ("topk:0.1+guard:0", "guard is 0; write a number of more than 0 or None"),
@@ -125,6 +138,9 @@ def test_places_take_no_more_bits_than_plain_ones_or_a_bitmap_and_little_more_th
         ("randk:0.0501", 51 * 32),
         ("qsgd:8", 8 * 1000 + 2 * 32),
         ("qsgd:4", 4 * 1000 + 8 * 32),
+        ("qsgd:2", 2 * 1000 + 2 * 64),
+        ("topk:0.01+chunks:300", 10 * 32 + 10 * (6 + 1) + (999 >> 6)),
+        ("topk:0.005+chunks:300+bits:2", 8 * (8 + 2) + 7 * (7 + 1) + (999 >> 7)),
         ("powersgd:2", 32 * 1000),
     ],
 )
@@ -157,7 +173,7 @@ def test_what_is_sent_follows_from_what_is_contributed(compression: Compression,
     )
     if scattered:  # parts are rounded up, and each has scales of its own
         assert gathered == scattered
-        assert payload <= scattered <= payload + num_ranks * (5 + compression.keeps_residual)
+        assert payload <= scattered <= payload + num_ranks * (9 + compression.keeps_residual)
     else:
         assert 0 <= gathered / num_ranks + reduced - payload <= 4 * compression.keeps_residual
     sent = compression.sent_bytes(SHAPES, num_ranks=num_ranks)

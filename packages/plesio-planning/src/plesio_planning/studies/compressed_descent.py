@@ -19,7 +19,7 @@ unbiased: the longest for which ``E‖C(g)‖² <= (1 + ω)‖g‖²`` guarantee
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, singledispatch
 from typing import ClassVar
 
@@ -36,6 +36,7 @@ from plesio.policies.compression import (
     RandomK,
     Shapes,
     TopK,
+    TwoBits,
     num_elements,
     parse_compression,
 )
@@ -144,6 +145,8 @@ def _parse_stage(spec: str) -> Compression:
     head, _, value = name.partition(":")
     if head not in ("levels", "sign"):
         stage = parse_compression(spec)
+        if isinstance(stage, TwoBits) or (isinstance(stage, TopK) and stage != replace(stage, chunk=None, bits=32)):
+            raise ConfigError(f'"{spec}" is not modelled; write qsgd:4, qsgd:8, or topk without chunks and bits')
         if not isinstance(stage, (NoCompression, HalfPrecision, TopK, RandomK, Qsgd)):
             raise ConfigError(f'"{spec}" needs matrices, and this is a vector; write topk, randk, qsgd, levels or sign')
         return stage

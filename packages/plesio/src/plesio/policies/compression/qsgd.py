@@ -4,14 +4,15 @@ A bucket of d numbers shares a scale. It is their largest magnitude M, as Alista
 their norm: a number v between two of s levels has the variance ``M²/s² f(1-f)`` with ``f(1-f) <= min(1/4, |v|s/M)``,
 and as ``M <= ‖x‖`` and ``‖x‖₁ <= √d‖x‖`` the whole bucket has at most ``min(d/4s², √d/s)‖x‖²``. Numbers spread
 like a gradient's have far less. Buckets are small enough that this is below 1 even at worst, so QSGD is a contraction
-as it is and may be used with feedback.
+as it is and may be used with feedback. With two bits there would be one level, and none would be small enough:
+``qsgd:2`` is another codec (`plesio.policies.compression.two_bits`).
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from plesio.policies.compression.stage import FLOAT_BITS, Collective, Lossy, Shapes, num_elements
+from plesio.policies.compression.stage import FLOAT_BITS, Shapes, SummedByParts, num_elements
 
 __all__ = ["Qsgd"]
 
@@ -19,7 +20,7 @@ _BUCKETS = {4: 128, 8: 512}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Qsgd(Lossy):
+class Qsgd(SummedByParts):
     """Every number on one of ``2^(bits-1) - 1`` levels of its sign; without feedback by default.
 
     Args:
@@ -29,7 +30,7 @@ class Qsgd(Lossy):
     [4.25, 8.0625]
     """
 
-    bits: Literal[4, 8]
+    bits: Annotated[Literal[4, 8], "2, 4 or 8"]
     feedback: bool = False
     feedback_by_default: ClassVar[bool] = False
 
@@ -56,11 +57,3 @@ class Qsgd(Lossy):
         """Return ``1 - min(d/4s², √d/s)``: 0.35 with 4 bits, 0.99 with 8."""
         size = min(self.bucket, num_elements(shapes))
         return 1 - min(size / (4 * self.num_levels**2), math.sqrt(size) / self.num_levels)
-
-    def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
-        """Let every rank sum up an n-th, which is rounded once more: the bytes sent do not grow with the ranks.
-
-        Levels of different scales cannot be added up on the way, and gathering all ranks' would be n/2 times as much.
-        """
-        num_bytes = -(-self.payload_bits(-(-num_elements(shapes) // num_ranks)) // 8) + self.feedback
-        return (Collective("all_to_all", num_ranks * num_bytes), Collective("all_gather", num_ranks * num_bytes))

@@ -1,9 +1,11 @@
 """Compressions as text: ``NAME[:VALUE][+OPTION]...``.
 
-``topk:0.01`` · ``randk:0.05+guard:20`` · ``qsgd:4+feedback`` · ``powersgd:2+no_feedback`` · ``bf16`` · ``none``. It has
-no comma, so it can be the value of a policy's option. Case and spaces around the parts do not matter.
+``topk:0.01`` · ``topk:0.016+chunks:4096+bits:2`` · ``randk:0.05+guard:20`` · ``qsgd:4+feedback`` ·
+``powersgd:2+no_feedback`` · ``bf16`` · ``none``. It has no comma, so it can be the value of a policy's option. Case and
+spaces around the parts do not matter.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +14,9 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.policies.compression.half_precision import HalfPrecision
 from plesio.policies.compression.power_sgd import PowerSgd
 from plesio.policies.compression.qsgd import Qsgd
-from plesio.policies.compression.sparse import RandomK, TopK
+from plesio.policies.compression.sparse import CHUNK, RandomK, TopK
 from plesio.policies.compression.stage import Compression, NoCompression
+from plesio.policies.compression.two_bits import TwoBits
 from plesio.policies.fields import whole
 
 __all__ = ["parse_compression"]
@@ -27,20 +30,33 @@ class _Form:
     example: str
     argument: tuple[str, Callable[[str], Any], str] | None = None
     """The field behind the colon, its reader, and what to write."""
+    options: tuple[str, ...] = ()
+    """Its own options, beside those of all."""
+
+
+def _qsgd(bits: int, **options: Any) -> Compression:
+    return TwoBits(**options) if bits == 2 else Qsgd(bits=bits, **options)  # type: ignore[arg-type]  # checked there
 
 
 _FORMS = {
     "none": _Form(make=NoCompression, example="none"),
     "fp16": _Form(make=lambda **options: HalfPrecision(form="fp16", **options), example="fp16"),
     "bf16": _Form(make=lambda **options: HalfPrecision(form="bf16", **options), example="bf16"),
-    "topk": _Form(make=TopK, example="topk:0.01", argument=("density", float, "the share of the numbers that is sent")),
+    "topk": _Form(
+        make=TopK,
+        example="topk:0.01",
+        argument=("density", float, "the share of the numbers that is sent"),
+        options=("chunks:NUMBERS", "bits:2"),
+    ),
     "randk": _Form(
         make=RandomK, example="randk:0.05", argument=("density", float, "the share of the numbers that is sent")
     ),
-    "qsgd": _Form(make=Qsgd, example="qsgd:8", argument=("bits", whole, "4 or 8 bits")),
+    "qsgd": _Form(make=_qsgd, example="qsgd:8", argument=("bits", whole, "2, 4 or 8 bits")),
     "powersgd": _Form(make=PowerSgd, example="powersgd:2", argument=("rank", whole, "a whole number as its rank")),
 }
 _OPTIONS = ("feedback", "no_feedback", "guard:MULTIPLE")
+_OWN_OPTIONS = {"chunks": ("chunk", CHUNK), "bits": ("bits", 2)}
+"""Fields of options that only some have, and their values where none is written."""
 
 
 def parse_compression(text: str) -> Compression:
@@ -57,10 +73,9 @@ def parse_compression(text: str) -> Compression:
     if name == "none" and options:
         raise PolicySpecError(f'compression "{text}": none loses nothing and has no options; write "none"')
     try:
-        return form.make(**_argument(form, name=name, colon=colon, value=value), **_options(options))
+        return form.make(**_argument(form, name=name, colon=colon, value=value), **_options(options, own=form.options))
     except PolicySpecError as error:
-        said = str(error).removeprefix(f"{form.make.__name__}: ")
-        raise PolicySpecError(f'compression "{text}": {said}') from None
+        raise PolicySpecError(f'compression "{text}": {re.sub("^[A-Z][A-Za-z]*: ", "", str(error))}') from None
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
@@ -75,7 +90,8 @@ def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, An
         raise PolicySpecError(f'{name} needs {wanted}, as in "{form.example}"') from None
 
 
-def _options(options: Sequence[str]) -> dict[str, Any]:
+def _options(options: Sequence[str], *, own: Sequence[str]) -> dict[str, Any]:
+    of_its_own = {one.partition(":")[0] for one in own}
     values: dict[str, Any] = {}
     for option in options:
         key, colon, value = (part.strip() for part in option.partition(":"))
@@ -86,9 +102,19 @@ def _options(options: Sequence[str]) -> dict[str, Any]:
             values[field] = key == "feedback"
         elif key == "guard":
             values[field] = _guard(value)
+        elif key in of_its_own:
+            name, usual = _OWN_OPTIONS[key]
+            values[name] = _number(key, value) if colon else usual
         else:
-            raise PolicySpecError(f'unknown option "{option}"; {nearest(key, _OPTIONS)}')
+            raise PolicySpecError(f'unknown option "{option}"; {nearest(key, sorted((*own, *_OPTIONS)))}')
     return values
+
+
+def _number(key: str, value: str) -> int:
+    try:
+        return whole(value)
+    except ValueError:
+        raise PolicySpecError(f'{key} is "{value}"; write a whole number, as in "chunks:4096" or "bits:2"') from None
 
 
 def _guard(value: str) -> float:

@@ -19,6 +19,7 @@ __all__ = [
     "Lossy",
     "NoCompression",
     "Shapes",
+    "SummedByParts",
     "num_elements",
     "write_number",
 ]
@@ -176,6 +177,21 @@ class Lossy(Compression):
         check_policy(self, f"{type(self).__name__}: ")
         if self.guard is not None and not self.feedback:
             raise PolicySpecError(f"{self.head}: without feedback there is nothing to guard; leave the guard out")
+
+
+class SummedByParts(Lossy):
+    """A compression whose mean is made by parts: every rank sums up an n-th, and encodes it once more.
+
+    So the bytes sent do not grow with the ranks. Levels of different scales cannot be added up on the way, and
+    gathering all ranks' would be n/2 times as much.
+    """
+
+    __slots__ = ()
+
+    def collectives(self, shapes: Shapes, *, num_ranks: int) -> tuple[Collective, ...]:
+        """Return an all-to-all of the parts, and an all-gather of their sums."""
+        num_bytes = -(-self.payload_bits(-(-num_elements(shapes) // num_ranks)) // 8) + self.feedback
+        return (Collective("all_to_all", num_ranks * num_bytes), Collective("all_gather", num_ranks * num_bytes))
 
 
 def write_number(value: float) -> str:

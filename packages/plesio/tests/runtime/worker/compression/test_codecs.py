@@ -12,7 +12,8 @@ from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.worker.compression.power_sgd import Factoring
 
 CODECS = ["fp16", "bf16", "topk:0.01", "topk:0.5", "topk:1", "randk:0.05", "randk:0.05+no_feedback", "randk:1",
-          "qsgd:8", "qsgd:4"]  # fmt: skip
+          "qsgd:8", "qsgd:4", "qsgd:2", "topk:0.02+chunks:64", "topk:0.1+chunks:64+bits:2"]  # fmt: skip
+EXACT = [text for text in CODECS if parse_compression(text).keeps_residual and ":2" not in text]
 SIZES = [1, 2, 127, 128, 1000, 4097]
 
 
@@ -63,7 +64,7 @@ def test_adding_a_payload_is_adding_what_it_decodes_to(text: str):
         torch.testing.assert_close(into, expected)
 
 
-@pytest.mark.parametrize("text", [text for text in CODECS if parse_compression(text).keeps_residual])
+@pytest.mark.parametrize("text", EXACT)
 def test_what_a_sparse_codec_sends_is_sent_exactly(text: str):
     update = vector(1000)
     decoded = through(text, update)
@@ -79,6 +80,20 @@ def test_top_k_sends_the_largest_and_of_equal_ones_the_first():
     decoded = through("topk:0.3", torch.tensor([1.0, math.nan, -math.inf, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 0.0]))
     assert math.isnan(decoded[1])
     assert decoded[2:].tolist() == [-math.inf, 0, 0, 3, 0, 0, 0, 0]
+
+
+def test_top_k_in_chunks_sends_the_largest_of_each():
+    update = torch.tensor([1.0, -5.0, 2.0, 0.5, -2.0, 2.0, 0.0, 0.0, 0.3, -0.1])
+    assert through("topk:0.5+chunks:4", update).tolist() == [0, -5, 2, 0, -2, 2, 0, 0, pytest.approx(0.3), 0]
+
+
+def test_two_bits_are_the_mean_magnitudes_of_large_and_small_numbers():
+    update = torch.tensor([1.0, -1.0, 2.0, -2.0, 10.0, -12.0, 0.0])
+    assert through("qsgd:2", update).tolist() == pytest.approx([1.2, -1.2, 1.2, -1.2, 11, -11, 1.2])
+    kept = through("qsgd:2", normal := torch.randn(10**5, generator=torch.Generator().manual_seed(1)))
+    assert float((kept - normal).square().sum() / normal.square().sum()) == pytest.approx(0.1175, abs=2e-3), "Max 1960"
+    assert through("qsgd:2", torch.full((3,), math.nan)).isnan().all()
+    assert through("qsgd:2", torch.full((600,), 3e38)).tolist() == [pytest.approx(3e38)] * 600
 
 
 def test_top_k_on_other_devices_finds_the_same_threshold(monkeypatch: pytest.MonkeyPatch):

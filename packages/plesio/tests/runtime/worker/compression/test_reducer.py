@@ -19,8 +19,8 @@ SHAPES = [(8, 3, 3), (8,), (16, 20), ()]
 SIZE = 72 + 8 + 320 + 1
 RANKS = 4
 TEXTS = ["none", "fp16", "bf16", "bf16+feedback", "topk:0.05", "topk:0.05+no_feedback", "randk:0.05",
-         "randk:0.05+no_feedback", "qsgd:8", "qsgd:4", "qsgd:4+feedback", "powersgd:2",
-         "powersgd:2+no_feedback"]  # fmt: skip
+         "randk:0.05+no_feedback", "qsgd:8", "qsgd:4", "qsgd:4+feedback", "qsgd:2", "topk:0.05+chunks:100+bits:2",
+         "powersgd:2", "powersgd:2+no_feedback"]  # fmt: skip
 
 
 def update(rank: int, clock: int) -> Tensor:

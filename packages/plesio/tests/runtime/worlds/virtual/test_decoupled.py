@@ -156,7 +156,8 @@ class Reference:
 
 
 QUORA = ["", ",quorum=2", ",quorum=3,outer_momentum=0.3", ",quorum=4", ",quorum=2,grace=30ms", ",steps=dynamic"]
-COMPRESSED = [",compress=topk:0.2", ",quorum=2,compress=qsgd:4+feedback", ",compress=qsgd:8", ",compress=fp16+feedback"]
+COMPRESSED = [",compress=topk:0.2", ",quorum=2,compress=qsgd:4+feedback", ",compress=qsgd:8", ",compress=fp16+feedback",
+              ",compress=qsgd:2", ",quorum=2,compress=topk:0.25+chunks:8+bits:2"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plesio.policies.compression import TopK, elias_fano_low_bits, place_bits
+from plesio.policies.compression import TopK, TwoBits, elias_fano_low_bits, place_bits
 from plesio.runtime.parameters.codecs.codec import Codec
+from plesio.runtime.parameters.codecs.two_bits import TwoBitsCodec
 
 __all__ = ["TopKCodec", "pack_bits", "pack_places", "unpack_bits", "unpack_places"]
 
@@ -74,38 +75,63 @@ _MAGNITUDE = 0x7FFF_FFFF
 
 
 class TopKCodec(Codec):
-    """Payload: k float32 numbers in the order of their places, then the places, as bytes."""
+    """Payload: k numbers in the order of their places, in float32 or two bits, then the places, as bytes."""
 
     summable = False
 
     def __init__(self, compression: TopK, *, num_elements: int) -> None:
         self.num_elements = num_elements
         self._num_kept = compression.num_kept(num_elements)
+        self._two_bits = None if compression.bits != 2 else TwoBitsCodec(TwoBits(), num_elements=self._num_kept)
+        self._chunk = num_elements if compression.chunk is None else min(compression.chunk, num_elements)
+        self._kept_of = compression.num_kept
+        self._num_bytes = 4 * self._num_kept
+        if self._two_bits is not None:
+            self._num_bytes = -(-TwoBits().payload_bits(self._num_kept) // 8)
 
     def encode(self, update: Tensor, *, clock: int) -> Tensor:
         """Take the largest; of equal ones at the threshold, the first."""
         numbers = update.float()
         places = self._largest(numbers)
-        return torch.cat([numbers[places].view(torch.uint8), pack_places(places, among=self.num_elements)])
+        largest = numbers[places]
+        sent = largest.view(torch.uint8) if self._two_bits is None else self._two_bits.encode(largest, clock=clock)
+        return torch.cat([sent, pack_places(places, among=self.num_elements)])
 
     def _largest(self, numbers: Tensor) -> Tensor:
         # the bits of magnitudes, read as integers, are in the order of the magnitudes, and NaN is above them all
         magnitudes = numbers.view(torch.int32) & _MAGNITUDE
-        threshold = _smallest_of_largest(magnitudes, self._num_kept)
-        places = (magnitudes >= threshold).nonzero().squeeze(1)
-        surplus = len(places) - self._num_kept
-        if surplus == 0:
-            return places
-        at_threshold = (magnitudes[places] == threshold).nonzero().squeeze(1)
-        keep = torch.ones(len(places), dtype=torch.bool, device=places.device)
-        keep[at_threshold[-surplus:]] = False
-        return places[keep]
+        if self._chunk == self.num_elements:
+            return _largest_of(magnitudes, self._num_kept)
+        # whole chunks all at once, and what is left of them
+        whole = self.num_elements // self._chunk * self._chunk
+        rows = magnitudes[:whole].view(-1, self._chunk)
+        number = self._kept_of(self._chunk)
+        threshold = rows.topk(number).values[:, -1:]
+        above, at_threshold = rows > threshold, rows == threshold
+        first = at_threshold.cumsum(-1) <= number - above.sum(-1, keepdim=True)
+        places = [(above | at_threshold & first).view(-1).nonzero().squeeze(1)]
+        if whole < self.num_elements:
+            places.append(whole + _largest_of(magnitudes[whole:], self._kept_of(self.num_elements - whole)))
+        return torch.cat(places)
 
     def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
-        num_bytes = 4 * self._num_kept
-        numbers = payload[:num_bytes].view(torch.float32)
-        places = unpack_places(payload[num_bytes:], num_places=self._num_kept, among=self.num_elements)
+        sent = payload[: self._num_bytes]
+        numbers = sent.view(torch.float32) if self._two_bits is None else self._two_bits.decode(sent, clock=clock)
+        places = unpack_places(payload[self._num_bytes :], num_places=self._num_kept, among=self.num_elements)
         to.index_add_(0, places, numbers.to(to.dtype), alpha=scale)
+
+
+def _largest_of(magnitudes: Tensor, number: int) -> Tensor:
+    """Return the rising places of the largest; of equal ones at the threshold, the first."""
+    threshold = _smallest_of_largest(magnitudes, number)
+    places = (magnitudes >= threshold).nonzero().squeeze(1)
+    surplus = len(places) - number
+    if surplus == 0:
+        return places
+    at_threshold = (magnitudes[places] == threshold).nonzero().squeeze(1)
+    keep = torch.ones(len(places), dtype=torch.bool, device=places.device)
+    keep[at_threshold[-surplus:]] = False
+    return places[keep]
 
 
 def _smallest_of_largest(magnitudes: Tensor, number: int) -> int:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from plesio.policies.compression import Collective
 from plesio.runtime.parameters.codecs.codec import Codec
-from plesio.runtime.parameters.codecs.qsgd import QsgdCodec
 from plesio.runtime.worker.compression.power_sgd import Factoring
 from plesio.runtime.worker.exchange.group import Gathering, Group, Work
 
@@ -165,11 +164,11 @@ class ScatteredMean:
     something else. With feedback, what the second encoding leaves out is in the residual of the rank that did it.
 
     Args:
-        codec: Made for an n-th, rounded up; rounds and adds up all parts at once.
+        codec: Made for an n-th, rounded up; encodes and adds up all parts at once.
     """
 
     wire: CountedGroup
-    codec: QsgdCodec
+    codec: Codec
     num_elements: int
     feedback: bool
 

@@ -24,11 +24,10 @@ from plesio.policies.compression import (
     Compression,
     NoCompression,
     PowerSgd,
-    Qsgd,
+    SummedByParts,
     num_elements,
 )
 from plesio.runtime.parameters.codecs import make_codec
-from plesio.runtime.parameters.codecs.qsgd import QsgdCodec
 from plesio.runtime.worker.compression.feedback import ErrorFeedback
 from plesio.runtime.worker.compression.means import (
     CountedGroup,
@@ -224,10 +223,10 @@ def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed:
             return FullMean(wire)
         case PowerSgd():
             return FactoredMean(wire, Factoring(compression, shapes=shapes, seed=seed), compression.feedback)
-        case Qsgd():
+        case SummedByParts():
             number = num_elements(shapes)
             part = -(-number // wire.group.size)
-            codec = QsgdCodec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
+            codec = make_codec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
             return ScatteredMean(wire, codec, number, compression.keeps_residual)
     whole = make_codec(compression, num_elements=num_elements(shapes), seed=seed, rank=wire.group.rank)
     make = SummedMean if whole.summable else GatheredMean
