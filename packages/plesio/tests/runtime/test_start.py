@@ -57,7 +57,7 @@ def test_a_launchers_policy_beside_another_of_the_script_is_refused(monkeypatch:
     with pytest.raises(ConfigError, match=r"says bsp, and its launcher \(PLESIO_POLICY\) says ssp:4; leave one"):
         plesio.join(*small(), policy="bsp")
     monkeypatch.setenv("PLESIO_POLICY", "spp:4")
-    with pytest.raises(ConfigError, match="^PLESIO_POLICY=spp:4: "):
+    with pytest.raises(ConfigError, match=r"^PLESIO_POLICY=spp:4: "):
         plesio.join(*small())
 
 

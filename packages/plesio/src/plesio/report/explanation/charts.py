@@ -23,8 +23,8 @@ _IN_FORCE, _BSP, _RESTORED = Look(COLOURS[0]), Look(QUIET, 1), Look(COLOURS[4], 
 _SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
 _PREDICTED = (
     "Seconds computing and blocked, mean over workers and over the steps between two reviews; and what the policy "
-    "predicted for bsp with equal shares from the same steps: step time, not progress. Where that was in force, the "
-    "two are one. After the last review by the training clock."
+    "predicted for bsp with equal shares from the same steps: step time, not progress. The two are one while bsp with "
+    "equal shares was in force. After the last review by the training clock."
 )
 _SCHEDULED = "Training time between two changes, over the steps that a worker made in it on average."
 _DOTS = "A dot is a change: point at it to read why."
