@@ -112,6 +112,7 @@ def test_what_was_kept_back_moves_parameters_at_once_and_momentum_not():
     machine = start(decoupled(quorum=2), num_workers=2)
     for worker in (0, 1):
         machine.handle(Arrived(worker=worker, clock=4, num_steps=4))
+    machine.handle(Left(worker=0, reason=LeaveReason.CLOSED))
     assert machine.handle(Arrived(worker=1, clock=4, num_steps=0, base_version=1)) == (
         Apply(updates=((1, 4),), weight=0.5, version=2, staleness=(0,), share=0.0),
     )
@@ -166,6 +167,9 @@ class Worker:
     version: int
     contributed: int
     in_flight: deque[Arrived] = field(default_factory=deque)
+    begun: int = 0
+    turn: int = 0
+    merged_at: dict[int, int] = field(default_factory=dict)
 
 
 class Laws:
@@ -178,6 +182,8 @@ class Laws:
         self.asking: set[int] = set()
         self.resting: set[int] = set()
         self.unsettled: dict[tuple[int, int], Arrived] = {}
+        self.covers: dict[tuple[int, int], int] = {}
+        self.merged_at: dict[int, list[int]] = {}
         self.windows: list[int] = []
         self.version = 0
         self.merged_steps = self.arrived_steps = 0
@@ -197,14 +203,15 @@ class Laws:
                 return
             worker.clock += 1
             if worker.clock + self.policy.delay == worker.credit and self.settled(number):
-                self.contribute(number, finite=finite)
+                self.contribute(number, finite=finite, num_steps=worker.clock - worker.contributed)
 
     def settled(self, number: int) -> bool:
         return all(worker != number for worker, _ in self.unsettled)
 
-    def contribute(self, number: int, *, finite: bool) -> None:
+    def contribute(self, number: int, *, finite: bool, num_steps: int) -> None:
         worker = self.live[number]
-        steps, worker.contributed = worker.clock - worker.contributed, worker.clock
+        steps, worker.contributed = num_steps, worker.clock
+        fragment, worker.turn = worker.turn, (worker.turn + 1) % self.policy.fragments
         pace_s = 0.1 * (1 + number)
         worker.in_flight.append(
             Arrived(
@@ -214,13 +221,18 @@ class Laws:
                 base_version=worker.version,
                 finite=finite,
                 step_s=pace_s if self.policy.looks_at_pace else 0.0,
+                fragment=fragment,
             )
         )
 
     def deliver(self, number: int) -> None:
         if self.live[number].in_flight:
-            event = self.live[number].in_flight.popleft()
+            worker = self.live[number]
+            event = worker.in_flight.popleft()
             self.unsettled[number, event.clock] = event
+            since = worker.merged_at.get(event.fragment, worker.begun)
+            self.covers[number, event.clock] = event.clock - since
+            worker.merged_at[event.fragment] = event.clock
             self.arrived_steps += event.num_steps if event.finite else 0
             self.tell(event)
 
@@ -256,11 +268,13 @@ class Laws:
             case Admit(worker=number, clock=clock):
                 self.asking.remove(number)
                 assert clock <= min((other.clock for other in self.live.values()), default=clock)
-                self.live[number] = Worker(clock=clock, credit=clock, version=self.version, contributed=clock)
+                self.live[number] = Worker(
+                    clock=clock, credit=clock, version=self.version, contributed=clock, begun=clock
+                )
             case Grant(worker=number, clock=clock):
                 worker = self.live[number]
                 assert clock > worker.credit, "credit grows"
-                assert 1 <= clock - self.policy.delay - worker.contributed <= H
+                assert 1 <= clock - self.policy.delay - worker.contributed <= self.policy.period
                 worker.credit, worker.version = clock, self.version
             case Refuse(worker=number, clock=clock):
                 assert not self.unsettled.pop((number, clock)).finite
@@ -274,15 +288,18 @@ class Laws:
         merged = [self.unsettled.pop(update) for update in apply.updates]
         self.merged_steps += sum(event.num_steps for event in merged)
         assert len({event.worker for event in merged}) == len(merged)
-        waiting = {worker for worker, _ in self.unsettled}
-        assert not waiting, "all that had arrived are merged"
+        assert {event.fragment for event in merged} == {apply.fragment}
+        waiting = {update[0] for update, event in self.unsettled.items() if event.fragment != apply.fragment}
+        assert len(waiting) == len(self.unsettled), "all that had arrived of it are merged"
         absent = self.live.keys() - {event.worker for event in merged}
-        assert len(merged) >= self.policy.quorum or not absent
+        assert len(merged) >= self.policy.quorum or absent <= waiting
         assert apply.version == self.version + 1
-        assert apply.staleness == tuple(self.version - event.base_version for event in merged)
+        before = self.merged_at.setdefault(apply.fragment, [])
+        assert apply.staleness == tuple(sum(one > event.base_version for one in before) for event in merged)
+        before.append(apply.version)
         num_workers = len(self.live.keys() | self.resting | {event.worker for event in merged})
         assert apply.weight == len(merged) / num_workers
-        assert apply.share == pytest.approx(sum(event.num_steps for event in merged) / (H * num_workers))
+        assert apply.share == pytest.approx(sum(self.covers[update] for update in apply.updates) / (H * num_workers))
         self.version = apply.version
 
     def end(self) -> None:
@@ -304,13 +321,16 @@ class Laws:
 
 @st.composite
 def policies(draw: st.DrawFn) -> DiLoCo:
-    delay, quorum = draw(st.integers(0, H - 1)), draw(st.integers(1, 4))
+    fragments, quorum = draw(st.sampled_from([1, 2])), draw(st.integers(1, 4))
+    period = H // fragments
+    delay = draw(st.integers(0, period - 1))
     grace = draw(st.sampled_from([0.0, 0.5, *(["auto"] if delay else [])]))
     return decoupled(
         quorum=quorum,
         delay=delay,
         grace=grace,
-        steps=draw(st.sampled_from(["even", *(["dynamic"] if delay < H - 1 else [])])),
+        fragments=fragments,
+        steps=draw(st.sampled_from(["even", *(["dynamic"] if delay < period - 1 else [])])),
         weight=draw(st.sampled_from(["equal", *(["tokens"] if quorum > 1 or grace else [])])),
     )
 
@@ -368,8 +388,8 @@ def test_losses_and_joins_hold_up_nobody():
         ("diloco:8,exchange=store,grace=soon", 'grace is "soon"; write a time, as in "200 ms", or "auto"'),
         ("diloco:8,exchange=store,grace=2h", "0 to 3600"),
         ("diloco:8,exchange=store,grace=auto", "write a delay, or a grace in seconds"),
-        ("diloco:8,exchange=store,fragments=2", "leave fragments and merge out"),
-        ("diloco:8,exchange=store,merge=rda", "leave fragments and merge out"),
+        ("diloco:8,exchange=store,fragments=2,delay=4", "write a delay of 3 or less"),
+        ("diloco:8,exchange=store,merge=rda", "leave merge out"),
         ("diloco:8,exchange=store,compress=powersgd:2", "write qsgd, topk, fp16 or bf16, or use a policy on the"),
         ("diloco:8,exchange=store,weight=loss", "equal.*tokens"),
         ("diloco:8,outer=adam", "needs one of its own; write .* as in outer_lr=0.003"),

@@ -94,7 +94,7 @@ def test_text_by_hand(text: str, policy: Policy):
         ("hier:bsp/bsp,exchange=store", 'or ssp or asp, as in "hier:bsp/ssp:4"'),
         ("hier:bsp/ssp:4,period=9", "write a period of 5 or less"),
         ("hier:bsp,compress=fp16/local_sgd:4", '"bsp,compress=fp16" cannot be run within a rack; write "bsp"'),
-        ("hier:bsp/local_sgd:4,compress=qsgd:9", "write 4 or 8"),
+        ("hier:bsp/local_sgd:4,compress=qsgd:9", "write 2, 4 or 8"),
         ("hier:bsp/local_sgd:4,momentum=0.5,compress=fp16", "with a period and perhaps delay, moments and compress"),
         ("hier:bsp/ssp:4,compress=randk:0.1", "write qsgd, topk, fp16 or bf16"),
         ("hier:bsp/local_sgd:4,exchange=store", '"local_sgd:4,exchange=store" cannot be run between racks'),

@@ -226,7 +226,7 @@ def test_text_by_hand(text: str, policy: Policy):
         ("diloco:30,outer=adam", "needs one of its own; write about a tenth"),
         ("diloco:30,outer_lr=0", "outer_lr is 0; write a number of more than 0"),
         ("diloco:30,outer_momentum=1", "outer_momentum is 1; write a number of 0 or more, less than 1"),
-        ("diloco:30,compress=qsgd:3", "bits is 3; write 4 or 8"),
+        ("diloco:30,compress=qsgd:3", "bits is 3; write 2, 4 or 8"),
         ("diloco:30,merge=rda,compress=topk:0.1", "write compress=topk:0.1+no_feedback"),
     ],
 )

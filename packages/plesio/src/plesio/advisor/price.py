@@ -141,7 +141,9 @@ def _on_store(policy: Policy, at: Situation) -> Price:
 
 
 def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
-    transfer_s = _store_s(at, servers=servers, workers=at.num_workers, compression=policy.compression)
+    transfer_s = _store_s(
+        at, servers=servers, workers=at.num_workers, compression=policy.compression, share=1 / policy.fragments
+    )
     if math.isinf(policy.bound):
         pace_s = np.array(paces(at.compute_s))
         own_s = pace_s + np.maximum(0.0, transfer_s - policy.delay * pace_s) / policy.period
@@ -153,9 +155,11 @@ def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
     return replace(_priced(setting, at.compute_s, transfer_s), servers=servers)
 
 
-def _store_s(at: Situation, *, servers: int, workers: int, compression: Compression = NO_COMPRESSION) -> float:
-    """Return the seconds of a push and a pull, while all other workers' are under way."""
-    num_bytes, costs, shapes = at.num_bytes, at.costs, at.sizes.shapes
+def _store_s(
+    at: Situation, *, servers: int, workers: int, compression: Compression = NO_COMPRESSION, share: float = 1.0
+) -> float:
+    """Return the seconds of a push and a pull of a share of the parameters, while all other workers' are under way."""
+    num_bytes, costs, shapes = share * at.num_bytes, at.costs, at.sizes.shapes
     pushed_share = compression.payload_bits(shapes) / NO_COMPRESSION.payload_bits(shapes)
     link = at.cluster.local if at.num_hosts == 1 else at.cluster.nic
     slowest = link.bytes_per_s

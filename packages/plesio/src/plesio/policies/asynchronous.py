@@ -107,6 +107,8 @@ class AsynchronousMachine:
         self._resting: set[int] = set()
         self._num_workers: dict[int, int] = {}
         """For each live or resting worker, the number of workers whose work its updates contain."""
+        self._counted: dict[int, float] = {}
+        """For each worker, what a step of its last update counted."""
         self._floor = clock
         self._version = 0
 
@@ -162,7 +164,11 @@ class AsynchronousMachine:
         self._version += 1
         # the share of a synchronous step that this update stands for
         whose = self._num_workers[worker] / (sum(self._num_workers.values()) if self._divides else 1)
-        share = max(1, event.num_steps) * whose  # what was kept back counts as a step more
+        if event.num_steps:
+            self._counted[worker] = whose
+        else:  # what was kept back counts as a step more, as much as the updates that it is left of
+            whose = self._counted.get(worker, whose)
+        share = max(1, event.num_steps) * whose
         gradient = self._update == "gradient"
         parts = gradient and self._divides
         return Apply(

@@ -20,7 +20,7 @@ steps meanwhile. (Without a delay it takes θ_shared, whatever α is.)
 
 *Decoupled* (``exchange=store``; "Decoupled DiLoCo", arXiv 2604.21428). The servers of the store keep θ and make the
 outer steps. A worker sends its delta after its own H steps and takes over the newest θ, and a step of θ is made as soon
-as a quorum of workers has contributed: see `plesio.policies.decoupled`.
+as a quorum of workers has contributed, to each fragment by itself: see `plesio.policies.decoupled`.
 
 *Radial-directional averaging* (``merge=rda``; "Decoupled DiLoCo", arXiv 2604.21428): tensor by tensor, the mean of the
 outer gradients' lengths in the mean of their directions. A plain mean of gradients that disagree is shorter than they.
@@ -99,9 +99,7 @@ class DiLoCo(Policy):
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
-        if self.exchange == "store":
-            self._check_on_store()
-        else:
+        if self.exchange == "collective":
             self._check_without_store()
         if self.outer == "adam" and self.outer_lr == _OUTER_RATE:
             raise PolicySpecError(
@@ -118,6 +116,8 @@ class DiLoCo(Policy):
                 f"diloco: {self.local_steps} local steps cannot be divided among {self.fragments} fragments; write a "
                 f"number of fragments that divides {self.local_steps}"
             )
+        if self.exchange == "store":
+            self._check_on_store()
         if self.delay > self.period:
             raise PolicySpecError(
                 f"diloco: delay {self.delay} is above the {self.period} steps between two exchanges, so two would be "
@@ -136,15 +136,14 @@ class DiLoCo(Policy):
 
     def _check_on_store(self) -> None:
         require_read_alone("diloco", compress=self.compression.spec, on_store=self.compression.on_store)
-        if self.fragments > 1 or self.merge != "mean":
+        if self.merge != "mean":
             raise PolicySpecError(
-                "diloco: the store exchanges all parameters at once and merges their plain mean; leave fragments and "
-                "merge out, or use exchange=collective"
+                "diloco: the store merges the plain mean; leave merge out, or use exchange=collective"
             )
-        if self.delay >= self.local_steps:
+        if self.delay >= self.period:
             raise PolicySpecError(
-                f"diloco: on the store a delta is merged before the next is sent; write a delay of "
-                f"{self.local_steps - 1} or less"
+                f"diloco: on the store a delta is merged before the next is sent; write a delay of {self.period - 1} "
+                "or less"
             )
         if self.grace == "auto" and not self.delay:
             raise PolicySpecError(
@@ -161,10 +160,10 @@ class DiLoCo(Policy):
                 "diloco: weight is of deltas in a mean, and with a quorum of 1 and no grace each is merged by itself; "
                 "write a quorum of 2 or more, or leave weight out"
             )
-        if self.steps == "dynamic" and self.delay == self.local_steps - 1:
+        if self.steps == "dynamic" and self.delay == self.period - 1:
             raise PolicySpecError(
                 f"diloco: steps=dynamic lets slow workers make fewer steps, but behind a delay of {self.delay} none "
-                f"makes fewer than {self.local_steps}; write more local steps, or leave steps out"
+                f"makes fewer than {self.period}; write more local steps, or leave steps out"
             )
 
     def _check_without_store(self) -> None:
@@ -225,6 +224,7 @@ class DiLoCo(Policy):
                 quorum=self.quorum,
                 grace=self.grace,
                 delay=self.delay,
+                fragments=self.fragments,
                 dynamic=self.steps == "dynamic",
                 by_samples=self.weight == "tokens",
                 clock=clock,

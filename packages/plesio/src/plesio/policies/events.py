@@ -109,9 +109,10 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
         finite: False when the worker found NaN or infinity in it and sent no values.
         step_s: Seconds of one of these steps, by which a policy may have slow workers make fewer; 0, and left out of
             logs, if it does not look at them.
+        fragment: Number of the group of tensors that it is of, where they are exchanged in turn.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("step_s",)
+    omits: ClassVar[tuple[str, ...]] = ("step_s", "fragment")
 
     worker: int
     clock: int
@@ -119,6 +120,7 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
     base_version: int = 0
     finite: bool = True
     step_s: float = 0.0
+    fragment: int = 0
 
 
 class Reviewed(_Tagged, frozen=True, kw_only=True):
@@ -284,9 +286,10 @@ class Apply(_Tagged, frozen=True, kw_only=True):
         age: Rounds that were applied between the pull of the parameters that a gradient began from and its own
             application.
         by_samples: True if an update counts in the mean by the samples that it is made of.
+        fragment: Number of the group of tensors that they are of, whose optimizer's rounds are its own.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("share", "age", "by_samples")
+    omits: ClassVar[tuple[str, ...]] = ("share", "age", "by_samples", "fragment")
 
     updates: tuple[tuple[int, int], ...]
     weight: float
@@ -295,6 +298,7 @@ class Apply(_Tagged, frozen=True, kw_only=True):
     share: float = 1.0
     age: float = 0.0
     by_samples: bool = False
+    fragment: int = 0
 
 
 class Refuse(_Tagged, frozen=True, kw_only=True):

@@ -367,15 +367,14 @@ def describe(policy: Policy) -> str:
 
 
 def _describe_diloco(policy: DiLoCo) -> str:
-    if policy.exchange == "store":
-        behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
-        few = "each" if policy.quorum == 1 else f"the mean of {policy.quorum} or more"
-        return (
-            f"Workers train alone and exchange every {_every(policy.period)}{behind}; {few} of what they come to is "
-            f"the gradient of an outer optimizer{_sent_as(policy.compression)}, and no worker waits for more."
-        )
     part = "" if policy.fragments == 1 else f", one of {policy.fragments} fragments of the parameters"
     behind = f", while they train on for {_steps(policy.delay)}" if policy.delay else ""
+    if policy.exchange == "store":
+        few = "each" if policy.quorum == 1 else f"the mean of {policy.quorum} or more"
+        return (
+            f"Workers train alone and exchange every {_every(policy.period)}{part}{behind}; {few} of what they come to "
+            f"is the gradient of an outer optimizer{_sent_as(policy.compression)}, and no worker waits for more."
+        )
     return (
         f"Workers train alone and exchange every {_every(policy.period)}{part}{behind}; the mean of what they came to "
         f"is the gradient of an outer optimizer{_sent_as(policy.compression)}."

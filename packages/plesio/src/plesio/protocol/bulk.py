@@ -67,9 +67,10 @@ class Push(Message, frozen=True, kw_only=True, tag=2):
         groups: Options of the optimizer's parameter groups, if they have changed.
         step_s: Seconds of one of these steps.
         compressed: The compression whose payload of the parameters' slices comes first; the other slices follow.
+        fragment: Number of the group of tensors that it is of.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("groups", "step_s", "compressed")
+    omits: ClassVar[tuple[str, ...]] = ("groups", "step_s", "compressed", "fragment")
 
     num_steps: int
     num_samples: int
@@ -78,6 +79,7 @@ class Push(Message, frozen=True, kw_only=True, tag=2):
     groups: tuple[dict[str, Any], ...] | None = None
     step_s: float = 0.0
     compressed: str | None = None
+    fragment: int = 0
 
 
 class Pull(Message, frozen=True, kw_only=True, tag=3):
@@ -86,10 +88,14 @@ class Pull(Message, frozen=True, kw_only=True, tag=3):
     Attributes:
         after: Clock of the worker's last update, which must have been decided on.
         known: Version that it has; None for none.
+        present: Indices of the slices that it asks for, if they are not all.
     """
+
+    omits: ClassVar[tuple[str, ...]] = ("present",)
 
     after: int
     known: int | None
+    present: tuple[int, ...] | None = None
 
 
 class Pulled(Message, frozen=True, kw_only=True, tag=4):

@@ -56,6 +56,7 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
         share: Share, as in `plesio.policies.Apply`.
         age: The same.
         samples: Samples of all workers that have been trained on with these.
+        fragment: Fragment, as in `plesio.policies.Apply`.
     """
 
     updates: tuple[tuple[int, int], ...]
@@ -66,10 +67,12 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
     share: float = 1.0
     age: float = 0.0
     samples: int = 0
+    fragment: int = 0
 
     def left_out(self) -> tuple[str, ...]:
         """Share and age go together."""
-        whole = ("share", "age") if (self.share, self.age) == (1.0, 0.0) else ()
+        whole: tuple[str, ...] = ("share", "age") if (self.share, self.age) == (1.0, 0.0) else ()
+        whole = whole if self.fragment else ("fragment", *whole)
         return whole if self.counts is not None else ("counts", *whole)
 
 

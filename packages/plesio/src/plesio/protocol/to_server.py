@@ -152,10 +152,13 @@ class Release(Message, frozen=True, kw_only=True, tag=11):
 class UpdateHead(Record, frozen=True, kw_only=True):
     """Which update: as in `Arrived`."""
 
+    omits: ClassVar[tuple[str, ...]] = ("fragment",)
+
     worker: int
     clock: int
     num_steps: int = 1
     base_version: int = 0
+    fragment: int = 0
 
 
 class NotFinite(Message, frozen=True, kw_only=True, tag=12):
@@ -173,6 +176,7 @@ class NotFinite(Message, frozen=True, kw_only=True, tag=12):
             num_steps=head.num_steps,
             base_version=head.base_version,
             finite=False,
+            fragment=head.fragment,
         )
 
 

@@ -300,7 +300,7 @@ def test_every_update_counts_once_whenever_a_server_is_lost(
 def test_neither_server_takes_a_worker_for_the_cause_of_a_failure_of_its_own(
     fails: str, kill: Callable[[World], None] | None, monkeypatch: pytest.MonkeyPatch
 ):
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise MemoryError("of the server")
 
     monkeypatch.setattr(Shard, fails, fail)

@@ -175,7 +175,7 @@ def test_snapshot_can_be_asked_for_later():
 
 @pytest.mark.parametrize("fails", ["pull", "snapshot", "apply"])
 def test_what_fails_after_a_message_was_accepted_is_no_fault_of_its_sender(fails: str, monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError("of the server")
 
     host = Host()
@@ -192,7 +192,7 @@ def test_what_fails_after_a_message_was_accepted_is_no_fault_of_its_sender(fails
 
 
 def test_another_worker_s_answer_that_fails_is_no_fault_of_the_one_that_asks(monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError("of the server")
 
     host = Host()

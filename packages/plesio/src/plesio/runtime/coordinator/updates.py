@@ -151,6 +151,7 @@ class Updates:
             counts=counts if members.by_racks or action.by_samples else None,
             share=action.share,
             age=action.age,
+            fragment=action.fragment,
             samples=ledger.samples.applied_positions,
         )
         every = self._snapshot_every

@@ -95,6 +95,7 @@ class InterleavedOptimizer:
             age: Rounds that were applied since the parameters were pulled that the gradients are of.
         """
         if self._rule is None or (share == 1.0 and age == 0.0):
+            self.end_round()
             with self._scaled(weight, decays=share):
                 self._optimizer.step()
         else:

@@ -112,7 +112,8 @@ class Shard:
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
         self._optimizer = None if optimizer is None else self._build(optimizer)
-        self._steps = [] if self._optimizer is None else list(map(InterleavedOptimizer, parts_of(self._optimizer)))
+        self._steps: dict[int, list[InterleavedOptimizer]] = {}
+        """By fragment, as each has rounds of its own."""
 
     @classmethod
     def of(cls, initial: Initial, payload: NDArray[np.uint8], *, allocate: Allocate) -> Self:
@@ -259,11 +260,17 @@ class Shard:
                 tensor.grad = _mean(values, sum(counts))
             self._changed_at[index] = order.version
         # one step, of all slices together
-        for stepper in self._steps if order.share > 0 else ():
+        for stepper in self._steps_of(order.fragment) if order.share > 0 else ():
             stepper.step(weight=weight, share=order.share, age=order.age)
         for view, tensor in self._narrow(touched):  # what is pulled is rounded
             view.copy_(tensor.detach())
         self.version = order.version
+
+    def _steps_of(self, fragment: int) -> list[InterleavedOptimizer]:
+        if fragment not in self._steps:
+            parts = [] if self._optimizer is None else parts_of(self._optimizer)
+            self._steps[fragment] = list(map(InterleavedOptimizer, parts))
+        return self._steps[fragment]
 
     def _narrow(self, indices: Iterable[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the slices that have masters, each with its master."""
@@ -281,22 +288,25 @@ class Shard:
     def drop(self, worker: int, *, clock: int) -> None:
         self._pending.pop((worker, clock), None)
 
-    def pull(self, known_version: int | None) -> PackedSlices:
-        """Copy the slices that changed after ``known_version`` (all, also those that never change, when None)."""
+    def pull(self, known_version: int | None, *, among: Sequence[int] | None = None) -> PackedSlices:
+        """Copy the slices that changed after ``known_version`` (all, also those that never change, when None).
+
+        ``among`` are the indices of those that may be copied; None: all.
+        """
         if known_version is None:
             present = list(range(len(self._slices)))
         else:
             present = [
                 index
-                for index, changed in enumerate(self._changed_at)
-                if changed > known_version and self._slices[index].kind == "parameter"
+                for index in (range(len(self._slices)) if among is None else among)
+                if self._changed_at[index] > known_version and self._slices[index].kind == "parameter"
             ]
         payload = self._packed([self._bytes[index] for index in present])
         return PackedSlices(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
 
     def pull_all(self) -> PackedSlices:
         """Return all slices that move, and the optimizer's state."""
-        for stepper in self._steps:
+        for stepper in (one for steps in self._steps.values() for one in steps):
             stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
         return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)

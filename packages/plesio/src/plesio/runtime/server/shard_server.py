@@ -55,6 +55,7 @@ class _Request:
         known_version: Version it holds, so that only what changed since is sent; None for everything.
         number: Repeated in the answer.
         asked_s: When the request came in.
+        present: The slices that it asks for; None for all.
     """
 
     worker: int
@@ -63,6 +64,7 @@ class _Request:
     known_version: int | None
     number: int
     asked_s: float
+    present: tuple[int, ...] | None
 
 
 class ShardFailedError(Exception):
@@ -163,6 +165,7 @@ class ShardServer:
             num_steps=push.num_steps,
             base_version=header.base_version,
             step_s=push.step_s,
+            fragment=push.fragment,
         )
         rates = None if push.groups is None else tuple(float(group["lr"]) for group in push.groups if "lr" in group)
         return PartArrived(
@@ -179,6 +182,7 @@ class ShardServer:
                 known_version=pull.known,
                 number=header.request,
                 asked_s=self._clock.now_s(),
+                present=pull.present,
             )
         )
         self._endpoint.release(bulk)
@@ -269,7 +273,7 @@ class ShardServer:
         if known is not None and request.worker in self._refused:
             self._refused.discard(request.worker)
             known = -1  # before all versions, so that the worker gets rid of its steps that were refused
-        pulled = self._shard.pull(known)
+        pulled = self._shard.pull(known, among=request.present)
         answer = Pulled(
             present=pulled.present, credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
         )

@@ -22,6 +22,7 @@ from plesio.policies import Apply, Arrived, DiLoCo, EventLog, parse_policy, read
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.parameters.codecs import make_codec
+from plesio.runtime.worker.exchange.fragments import fragments_of
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -87,18 +88,25 @@ def run(
 
 
 class Reference:
-    """The run of a log: workers' steps and outer steps, one event after the other."""
+    """The run of a log: workers' steps and outer steps, one event after the other; without a delay."""
 
     def __init__(self, policy: DiLoCo, log: EventLog, *, num_workers: int) -> None:
-        self.eta, self.mu = policy.outer_lr, policy.outer_momentum
+        self.policy, self.eta, self.mu = policy, policy.outer_lr, policy.outer_momentum
         self.workers = [build() for _ in range(num_workers)]
         self.made = [0] * num_workers
         self.shared = [flat_of(self.workers[0][0])]
-        self.compression = policy.compression
+        sizes = [p.numel() for p in parameters_of(self.workers[0][0])]
+        all_places = torch.arange(sum(sizes)).split(sizes)
+        parts = fragments_of(sizes, num_fragments=policy.fragments)
+        self.places = [torch.cat([all_places[tensor] for tensor in part]) for part in parts]
+        self.bases = [[self.shared[0][places] for places in self.places] for _ in range(num_workers)]
         self.kept_back = [torch.zeros_like(self.shared[0]) for _ in range(num_workers)]
-        self.velocity, self.total, self.part = torch.zeros_like(self.shared[0]), torch.zeros_like(self.shared[0]), 0.0
+        self.velocity, self.total = torch.zeros_like(self.shared[0]), torch.zeros_like(self.shared[0])
+        self.part = [0.0] * policy.fragments
         arrived = [entry.event for entry in log.entries if isinstance(entry.event, Arrived)]
         self.steps_of = {one.worker: one.clock for one in arrived}
+        self.left = {worker: [one for one in arrived if one.worker == worker] for worker in self.steps_of}
+        self.pushed: dict[int, int] = {}
         deltas: dict[tuple[int, int], Tensor] = {}
         for entry in log.entries:
             if isinstance(entry.event, Arrived):
@@ -107,57 +115,88 @@ class Reference:
                 if isinstance(action, Apply):
                     self.merge(action, [deltas.pop(update) for update in action.updates])
 
+    def pull(self, worker: int) -> None:
+        """Take over the fragment that was pushed last: of which version, the next update of it says."""
+        if worker not in self.pushed:
+            return
+        fragment = self.pushed.pop(worker)
+        version = next((one.base_version for one in self.left[worker] if one.fragment == fragment), None)
+        if version is None:
+            return
+        model, places = self.workers[worker][0], self.places[fragment]
+        self.bases[worker][fragment] = self.shared[version][places]
+        nn.utils.vector_to_parameters(
+            flat_of(model).index_copy(0, places, self.bases[worker][fragment]), parameters_of(model)
+        )
+
     def delta(self, update: Arrived) -> Tensor:
-        if update.num_steps == 0:
-            return self.kept_back[update.worker]
-        (model, optimizer), base = self.workers[update.worker], self.shared[update.base_version]
-        nn.utils.vector_to_parameters(base.clone(), parameters_of(model))
+        worker, fragment = update.worker, update.fragment
+        self.pull(worker)
+        self.left[worker].remove(update)
+        model, optimizer = self.workers[worker]
         for _ in range(update.num_steps):
             optimizer.zero_grad()
-            learn(model, batch_of(update.worker, self.made[update.worker]))
+            learn(model, batch_of(worker, self.made[worker]))
             optimizer.step()
-            self.made[update.worker] += 1
-        return self.sent(flat_of(model) - base, update)
+            self.made[worker] += 1
+        self.pushed[worker] = fragment
+        return self.sent(flat_of(model)[self.places[fragment]] - self.bases[worker][fragment], update)
 
     def sent(self, delta: Tensor, update: Arrived) -> Tensor:
         """Return the part of its delta that a worker pushes, with its earlier rests; at the end that is all."""
-        if self.compression == NO_COMPRESSION:
+        compression, places = self.policy.compression, self.places[update.fragment]
+        if compression == NO_COMPRESSION:
             return delta
-        at_end = update.clock == self.steps_of[update.worker] and update.num_steps < 5
-        delta = delta + self.kept_back[update.worker]
-        codec = make_codec(self.compression, num_elements=len(delta), seed=7, rank=update.worker)
+        at_end = update.clock == self.steps_of[update.worker] and update.num_steps < self.policy.period
+        delta = delta + self.kept_back[update.worker][places]
+        codec = make_codec(compression, num_elements=len(delta), seed=7, rank=update.worker)
         sent = delta if at_end else codec.decode(codec.encode(delta, clock=update.clock), clock=0).to(delta.dtype)
-        if self.compression.keeps_residual:
-            self.kept_back[update.worker] = delta - sent
+        if compression.keeps_residual:
+            self.kept_back[update.worker][places] = delta - sent
         return sent
 
     def merge(self, action: Apply, deltas: Sequence[Tensor]) -> None:
+        places, fragment = self.places[action.fragment], action.fragment
+        before = self.shared[-1][places]
         if action.share == 0:
-            self.shared.append(self.shared[-1].add(deltas[0], alpha=action.weight * self.eta))
-            return
-        total = deltas[0].clone()
-        for delta in deltas[1:]:
-            total.add_(delta)
-        gradient = total.div_(len(deltas)) * -(action.weight / action.share)
+            after = before.add(deltas[0], alpha=action.weight * self.eta)
+        else:
+            gradient = torch.stack(list(deltas)).sum(0).div_(len(deltas)) * -(action.weight / action.share)
+            after = self.stepped(before, gradient, action)
         assert action.age == 0.0, "momentum remembers as long as it is told to"
-        if action.share == 1.0:
-            self.velocity = self.velocity * self.mu + gradient
-            self.shared.append(self.shared[-1].add(gradient.add(self.velocity, alpha=self.mu), alpha=-self.eta))
+        self.shared.append(self.shared[-1].index_copy(0, places, after))
+        if self.part[fragment] >= 1 - 1e-6:
+            self.end_round(fragment)
+
+    def end_round(self, fragment: int) -> None:
+        if not self.part[fragment]:
             return
+        places, gain = self.places[fragment], 1 / (1 - self.mu)
+        kept = (1 - 1 / gain) ** self.part[fragment]
+        mean = self.total[places].div_(self.part[fragment])
+        self.velocity[places] = (self.velocity[places] * kept).add_(mean, alpha=(1 - kept) * gain)
+        self.total[places], self.part[fragment] = 0.0, 0.0
+
+    def stepped(self, before: Tensor, gradient: Tensor, action: Apply) -> Tensor:
+        places, fragment = self.places[action.fragment], action.fragment
+        if action.share == 1.0:
+            self.end_round(fragment)
+            self.velocity[places] = velocity = self.velocity[places] * self.mu + gradient
+            return before.add(gradient.add(velocity, alpha=self.mu), alpha=-self.eta)
         gain = 1 / (1 - self.mu)
         kept = (1 - 1 / gain) ** 2
-        shared = self.shared[-1].add(gradient, alpha=-self.eta * action.share * gain * (1 - kept))
-        self.shared.append(shared.add_(self.velocity, alpha=-self.eta * action.share * kept))
-        self.total, self.part = self.total.add(gradient, alpha=action.share), self.part + action.share
-        if self.part >= 1 - 1e-6:
-            self.velocity.mul_((1 - 1 / gain) ** self.part)
-            self.velocity.add_(self.total.div_(self.part), alpha=(1 - (1 - 1 / gain) ** self.part) * gain)
-            self.total, self.part = torch.zeros_like(self.total), 0.0
+        after = before.add(gradient, alpha=-self.eta * action.share * gain * (1 - kept))
+        self.total[places] = self.total[places].add(gradient, alpha=action.share)
+        self.part[fragment] += action.share
+        return after.add_(self.velocity[places], alpha=-self.eta * action.share * kept)
 
 
-QUORA = ["", ",quorum=2", ",quorum=3,outer_momentum=0.3", ",quorum=4", ",quorum=2,grace=30ms", ",steps=dynamic"]
-COMPRESSED = [",compress=topk:0.2", ",quorum=2,compress=qsgd:4+feedback", ",compress=qsgd:8", ",compress=fp16+feedback",
-              ",compress=qsgd:2", ",quorum=2,compress=topk:0.25+chunks:8+bits:2"]  # fmt: skip
+QUORA = ["5", "5,quorum=2", "5,quorum=3,outer_momentum=0.3", "5,quorum=4", "5,quorum=2,grace=30ms", "5,steps=dynamic",
+         "6,fragments=2", "6,fragments=3,quorum=2", "8,fragments=4,quorum=3,grace=30ms", "6,fragments=2,quorum=4",
+         "8,fragments=2,steps=dynamic"]  # fmt: skip
+COMPRESSED = ["5,compress=topk:0.2", "5,quorum=2,compress=qsgd:4+feedback", "5,compress=qsgd:8",
+              "5,compress=fp16+feedback", "5,compress=qsgd:2", "5,quorum=2,compress=topk:0.25+chunks:8+bits:2",
+              "10,fragments=2,compress=topk:0.2"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -165,7 +204,8 @@ COMPRESSED = [",compress=topk:0.2", ",quorum=2,compress=qsgd:4+feedback", ",comp
     [*((one, NUM_STEPS) for one in QUORA), *((one, num_steps) for one in COMPRESSED for num_steps in (20, NUM_STEPS))],
 )
 def test_it_is_the_run_of_its_log_to_the_bit(options: str, num_steps: int, tmp_path: Path):
-    policy = parse_policy(f"diloco:5,exchange=store{options}")
+    name, *others = options.split(",")
+    policy = parse_policy(",".join([f"diloco:{name},exchange=store", *others]))
     assert isinstance(policy, DiLoCo)
     workers = workers_of(run(policy.spec, trace=tmp_path, num_steps=num_steps))
     log = read_log(tmp_path / "events.jsonl")
@@ -173,19 +213,20 @@ def test_it_is_the_run_of_its_log_to_the_bit(options: str, num_steps: int, tmp_p
     reference = Reference(policy, log, num_workers=len(SPEEDS))
     assert reference.made == [worker.steps for worker in workers]
     assert torch.equal(workers[0].final, reference.shared[-1]), options
-    kept_back = [
-        entry.event for entry in log.entries if isinstance(entry.event, Arrived) and entry.event.num_steps == 0
-    ]
-    assert len(kept_back) == (4 if policy.compression.keeps_residual and num_steps == 20 else 0)
+    rests = [one.event for one in log.entries if isinstance(one.event, Arrived) and one.event.num_steps == 0]
+    expected = policy.fragments - 1 + (policy.compression.keeps_residual and num_steps == 20)
+    assert len(rests) == 4 * expected or policy.fragments * policy.period % num_steps, "what was left at the end"
 
 
-OUTER = ["", ",delay=2", ",delay=3,alpha=0", ",outer_momentum=0.5,outer_lr=1", ",outer=adam,outer_lr=0.02"]
+OUTER = ["5", "5,delay=2", "5,delay=3,alpha=0", "5,outer_momentum=0.5,outer_lr=1", "5,outer=adam,outer_lr=0.02",
+         "10,fragments=2,outer_momentum=0", "8,fragments=4,delay=1,alpha=0.3,outer_momentum=0",
+         "5,compress=topk:0.3,outer_momentum=0"]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", OUTER)
 def test_a_quorum_of_all_is_what_the_collective_trains(options: str):
     together, decoupled = (
-        workers_of(run(f"diloco:5{options}{kind}", num_steps=20)) for kind in ("", ",exchange=store,quorum=4")
+        workers_of(run(f"diloco:{options}{kind}", num_steps=20)) for kind in ("", ",exchange=store,quorum=4")
     )
     torch.testing.assert_close(decoupled[0].final, together[0].final, **TOLERANCE)
 
@@ -209,10 +250,12 @@ def test_slow_workers_contribute_as_often_as_fast_ones(tmp_path: Path):
     assert arrived[-1].num_steps > 2, "once the fast ones are done it is slow no more"
 
 
-@pytest.mark.parametrize("options", ["", ",quorum=2", ",quorum=2,grace=40ms", ",quorum=3,delay=2,grace=auto"])
+@pytest.mark.parametrize(
+    "options", ["5", "5,quorum=2", "5,quorum=2,grace=40ms", "5,quorum=3,delay=2,grace=auto", "6,fragments=3,quorum=2"]
+)
 def test_lost_workers_and_newcomers_change_nothing_for_the_others(options: str, tmp_path: Path):
     faults = [Fault(kind="lose", worker=1, at_s=0.31), Fault(kind="join", at_s=0.4)]
-    simulation = run(f"diloco:5,exchange=store{options}", trace=tmp_path, faults=faults, num_steps=30)
+    simulation = run(f"diloco:{options},exchange=store", trace=tmp_path, faults=faults, num_steps=30)
     [result] = simulation.runs
     assert result.status == "finished"
     assert list(result.lost_workers) == [1]

@@ -7,7 +7,7 @@ another policy, when the guard asks for it, and where a number is too large for 
 What is kept back of gradients is a sum over steps, as a push may cover fewer of them than the one before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,14 +44,26 @@ class CompressedPushes:
         layout: The slices of each server.
         seed: The run's.
         rank: The worker's; workers round independently.
+        of: Names of the parameters that they are of; None: all.
     """
 
     exchanges = "pushes"
     """The name under which they are counted."""
 
-    def __init__(self, compression: Compression, *, layout: SliceLayout, seed: int, rank: int) -> None:
+    def __init__(
+        self,
+        compression: Compression,
+        *,
+        layout: SliceLayout,
+        seed: int,
+        rank: int,
+        of: Collection[str] | None = None,
+    ) -> None:
         self.compression = compression
-        self._servers = [[piece for piece in slices if piece.kind == "parameter"] for slices in layout.servers]
+        self._servers = [
+            [piece for piece in slices if piece.kind == "parameter" and (of is None or piece.name in of)]
+            for slices in layout.servers
+        ]
         self._sizes = [piece.stop - piece.start for pieces in self._servers for piece in pieces]
         self._seed, self._rank = seed, rank
         limit = compression.residual_limit(sum(self._sizes))

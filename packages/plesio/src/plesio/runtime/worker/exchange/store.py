@@ -29,16 +29,16 @@ import torch
 from torch.optim import Optimizer
 
 from plesio.policies import Policy
-from plesio.policies.compression import NO_COMPRESSION
 from plesio.protocol.bulk import Push
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options
 from plesio.runtime.parameters.outer_optimizer import outer_optimizer
-from plesio.runtime.worker.compression.pushes import CompressedPushes, PushParts
+from plesio.runtime.worker.compression.pushes import PushParts
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
+from plesio.runtime.worker.exchange.store_fragments import StoreFragment, store_fragments
 from plesio.runtime.worker.exchange.stored_state import ServerSteps, StoredState
 from plesio.runtime.worker.meter import WorkerTimeline
 
@@ -69,12 +69,14 @@ class _Pull(NamedTuple):
         clock: When it was asked for.
         due: The clock after whose step the answer is merged.
         asked_s: The time then.
+        fragment: The fragment that was asked for.
     """
 
     number: int
     clock: int
     due: int
     asked_s: float
+    fragment: StoreFragment
 
 
 class StoreExchange(Exchange):
@@ -103,21 +105,19 @@ class StoreExchange(Exchange):
         if outer is None and policy.outer_step is not None:
             outer = outer_optimizer(policy.outer_step, replica.optimizer)
         self._stored = StoredState(replica, policy=policy, client=client, layout=layout, outer=outer)
-        self._compressed, self._records = None, None
-        if policy.compression != NO_COMPRESSION:
-            self._compressed = CompressedPushes(policy.compression, layout=layout, seed=seed, rank=client.rank)
-            self._records = CompressionRecords([self._compressed], timeline=timeline)
+        self._fragments = store_fragments(replica, policy=policy, layout=layout, seed=seed, rank=client.rank)
+        self._turn = 0
+        """Number of the fragment that is exchanged next."""
+        compressed = [one.compressed for one in self._fragments if one.compressed is not None]
+        self._records = CompressionRecords(compressed, timeline=timeline) if compressed else None
         self._gradients: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
         self._num_samples = 0
         self._clock = 0
         self._pushed_clock = 0
-        self._version = 0
         self._began_s, self._blocked_s = timeline.now_s(), 0.0
         """When the steps of the update under way began, and the seconds since in which the worker was blocked."""
-        self._base_version: int | None = None
-        """Version from which the update under way began; None before its first step."""
         self._under_way: _Pull | None = None
         self.answer = StoreAnswer()
         """The answer to the last exchange."""
@@ -149,7 +149,7 @@ class StoreExchange(Exchange):
         """Take over what the servers hold now, the optimizer's state too where they have stepped it."""
         begun_s = self._timeline.now_s()
         replies = self._client.shared(snapshot=None, optimizer=True)
-        self._merge(replies)
+        self._merge(replies, self._fragments)
         self._stored.set_optimizer(replies)
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
@@ -158,12 +158,16 @@ class StoreExchange(Exchange):
         self._stored.offer()
 
     def begin(self, clock: int) -> None:
-        self._clock = self._pushed_clock = clock
-        self._merge(self._client.pulled(self._client.ask(after=clock, clock=clock, known_version=None)))
+        self._begin(clock, known_version=None)
 
     def admitted_at(self, clock: int) -> None:
+        self._begin(clock, known_version=min(one.version for one in self._fragments))
+
+    def _begin(self, clock: int, *, known_version: int | None) -> None:
         self._clock = self._pushed_clock = clock
-        self._merge(self._client.pulled(self._client.ask(after=clock, clock=clock, known_version=self._version)))
+        self._turn = clock // self._policy.period % len(self._fragments)
+        number = self._client.ask(after=clock, clock=clock, known_version=known_version)
+        self._merge(self._client.pulled(number), self._fragments)
 
     def step(self, progress: StepProgress) -> None:
         if self._gauge is not None:
@@ -201,8 +205,8 @@ class StoreExchange(Exchange):
         ``due``: an exchange follows, and the replica waits for what it brings.
         """
         self._clock = progress.clock
-        if self._base_version is None:
-            self._base_version = self._version
+        for fragment in self._fragments:
+            fragment.step(finite=finite)
         self._num_samples += progress.samples
         if finite:
             self._num_steps += 1
@@ -226,9 +230,11 @@ class StoreExchange(Exchange):
 
     def exchange(self) -> None:
         """Push the update under way and pull, or begin to; a pull that was begun before is merged first."""
-        self._push()
+        fragment = self._fragments[self._turn]
+        self._push(fragment)
         self._finish_pull()
-        self._begin_pull(clock=min(self._clock + self._policy.delay, max(self._clock, self.answer.credit)))
+        self._begin_pull(fragment, clock=min(self._clock + self._policy.delay, max(self._clock, self.answer.credit)))
+        self._turn = (self._turn + 1) % len(self._fragments)
         self._finish_pull_if_due()
 
     def _accumulate(self) -> None:
@@ -245,25 +251,23 @@ class StoreExchange(Exchange):
                 kept = self._policy.period == 1 and not self._policy.delay
                 self._gradients[name] = grad if kept else grad.to(wide, copy=True)
 
-    def _push(self, *, in_full: bool = False) -> None:
+    def _push(self, fragment: StoreFragment, *, in_full: bool = False) -> None:
         """Send the update under way; if it has no finite step, report that instead."""
         clock = self._clock
         if self._synchronous:  # the round's clock, also where a worker ends its run before the period is over
             clock = -(-clock // self._policy.period) * self._policy.period
         self._pushed_clock = clock
-        base_version, self._base_version = self._base_version, None
-        assert base_version is not None, "an update has steps"
         if self._num_steps:
-            self._send(base_version=base_version, in_full=in_full)
+            self._send(fragment, in_full=in_full)
         else:
-            self._client.not_finite(clock=clock, base_version=base_version)
+            self._client.not_finite(clock=clock, base_version=fragment.pushed(), fragment=fragment.number)
             self._gradients, self._num_samples = {}, 0
 
-    def _send(self, *, base_version: int, in_full: bool) -> None:
-        """Send the update under way, or without steps what was kept back of earlier ones."""
+    def _send(self, fragment: StoreFragment, *, in_full: bool) -> None:
+        """Send the update under way, or without steps what has not been sent of earlier ones."""
         begun_s = self._timeline.now_s()
         self._tell_frozen()
-        update, encoded = self._update(in_full=in_full)
+        update, encoded = self._update(fragment, in_full=in_full)
         present, payloads = self._stored.pack(update, encoded=encoded)
         groups = group_options(self._replica.optimizer)
         changed = self._policy.update == "gradient" and groups != self._sent_groups
@@ -277,11 +281,13 @@ class StoreExchange(Exchange):
             groups=groups if changed else None,
             step_s=self._step_s() if self._policy.looks_at_pace and self._num_steps else 0.0,
             compressed=None if encoded is None else self._policy.compression.spec,
+            fragment=fragment.number,
         )
-        self._client.push(push, clock=self._pushed_clock, base_version=base_version, present=present, payloads=payloads)
+        base_version, clock = fragment.pushed(), self._pushed_clock
+        self._client.push(push, clock=clock, base_version=base_version, present=present, payloads=payloads)
         now_s = self._timeline.now_s()
         self._timeline.communicate(begun_s, now_s, clock=self._clock)
-        self._timeline.event("push", at_s=now_s, clock=self._clock, version=self._version, steps=self._num_steps)
+        self._timeline.event("push", at_s=now_s, clock=self._clock, version=fragment.version, steps=self._num_steps)
         self._gradients = {}
         self._num_steps = self._num_samples = 0
 
@@ -299,12 +305,14 @@ class StoreExchange(Exchange):
                 "they freeze it still move it; where it must hold still, close the session, freeze it, and join anew"
             )
 
-    def _update(self, *, in_full: bool) -> tuple[dict[str, torch.Tensor], Sequence[torch.Tensor] | None]:
+    def _update(
+        self, fragment: StoreFragment, *, in_full: bool
+    ) -> tuple[dict[str, torch.Tensor], Sequence[torch.Tensor] | None]:
         """Return the tensors of the update under way, and for each server its bytes of them that are compressed."""
-        deltas = self._policy.update == "delta" and self._num_steps
-        parts = PushParts(self._stored.delta() if deltas else self._gradients, None)
-        if self._compressed is not None and self._records is not None:
-            parts = self._compressed.take(parts.values, clock=self._clock, in_full=in_full)
+        deltas = self._policy.update == "delta" and fragment.num_steps
+        parts = PushParts(self._stored.delta(fragment.names) if deltas else self._gradients, None)
+        if fragment.compressed is not None and self._records is not None:
+            parts = fragment.compressed.take(parts.values, clock=self._clock, in_full=in_full)
             self._records.exchanged(self._clock)
         update = dict(parts.values)
         if self._policy.update == "gradient" and parts.encoded is None:
@@ -312,15 +320,17 @@ class StoreExchange(Exchange):
                 grad.div_(self._num_steps)
             parameters = self._replica.parameters
             update = {name: grad.to(parameters[name].dtype) for name, grad in update.items()}
-        return {**update, **self._replica.buffers}, parts.encoded
+        return {**update, **({} if fragment.number else self._replica.buffers)}, parts.encoded
 
-    def _begin_pull(self, *, clock: int) -> None:
+    def _begin_pull(self, fragment: StoreFragment, *, clock: int) -> None:
         """Ask for the parameters with the update that was pushed, and for credit beyond ``clock``."""
-        asked_s = self._timeline.now_s()
-        number = self._client.ask(after=self._pushed_clock, clock=clock, known_version=self._version)
-        self._under_way = _Pull(number, clock=self._clock, due=clock, asked_s=asked_s)
+        asked_s, known_version = self._timeline.now_s(), fragment.version
+        number = self._client.ask(
+            after=self._pushed_clock, clock=clock, known_version=known_version, present=fragment.present
+        )
+        self._under_way = _Pull(number, clock=self._clock, due=clock, asked_s=asked_s, fragment=fragment)
         if self._policy.delay:
-            self._stored.begin_delta()
+            self._stored.begin_delta(fragment.names)
 
     def _finish_pull_if_due(self) -> None:
         if self._under_way is not None and self._clock >= self._under_way.due:
@@ -334,7 +344,7 @@ class StoreExchange(Exchange):
         begun_s = self._timeline.now_s()
         replies = self._client.pulled(pull.number)
         # without steps since, the worker takes what the servers have, as it is
-        self._merge(replies, behind=self._clock > pull.clock)
+        self._merge(replies, [pull.fragment], behind=self._clock > pull.clock)
         ended_s = self._timeline.now_s()
         self._blocked_s += ended_s - begun_s
         # the server says how long it held the answer back for others; the rest was the transfer. Waiting comes first,
@@ -344,14 +354,16 @@ class StoreExchange(Exchange):
         self.answer = self.answer._replace(waited_s=waited_s)
         self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)
         self._timeline.communicate(begun_s + waited_s, ended_s, clock=self._clock)
-        self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=self._version)
+        self._timeline.event("pull", at_s=ended_s, clock=self._clock, version=pull.fragment.version)
 
-    def _merge(self, replies: Sequence[Reply], *, behind: bool = False) -> None:
+    def _merge(self, replies: Sequence[Reply], fragments: Sequence[StoreFragment], *, behind: bool = False) -> None:
+        of = fragments[0].names if len(fragments) == 1 else None
         if behind:
-            self._stored.merge_behind(replies)
+            self._stored.merge_behind(replies, of=of)
         else:
-            self._stored.merge(replies)
-        self._version = min(reply.version for reply in replies)
+            self._stored.merge(replies, of=of)
+        for fragment in fragments:
+            fragment.version = min(reply.version for reply in replies)
         self.answer = StoreAnswer(
             credit=min(reply.credit for reply in replies),
             waited_s=self.answer.waited_s,
@@ -362,17 +374,17 @@ class StoreExchange(Exchange):
     def flush(self) -> None:
         self.answer = self.answer._replace(waited_s=0.0)
         self._finish_pull()
-        kept_back = self._compressed is not None and self._compressed.kept_back
-        if not self._num_steps and not kept_back:
-            return
-        if self._num_steps:
-            self._push(in_full=True)
-        else:
-            self._send(base_version=self._version, in_full=True)
-        if kept_back and self._records is not None:
+        if self._records is not None and any(fragment.kept_back for fragment in self._fragments):
             self._records.settled(self._clock)
-        self._begin_pull(clock=0)  # credit for a first step is always there
-        self._finish_pull()
+        for fragment in [*self._fragments[self._turn :], *self._fragments[: self._turn]]:
+            if not fragment.unsent:
+                continue
+            if self._num_steps:
+                self._push(fragment, in_full=True)
+            else:
+                self._send(fragment, in_full=True)
+            self._begin_pull(fragment, clock=0)  # credit for a first step is always there
+            self._finish_pull()
 
     def shared(self) -> State | None:
         """Return the shared state now, on the worker that evaluates.

@@ -33,10 +33,12 @@ from plesio.protocol.to_worker import Failed, KnownEvaluation, Lease, MayLeave, 
 from plesio.runtime.transport import Bulk, Control, Header
 from plesio.runtime.transport.connection import ServerConnection
 
-__all__ = ["Leases", "Reply", "StoreClient"]
+__all__ = ["Leases", "Present", "Reply", "StoreClient"]
 
 M = TypeVar("M", bound=Message)
 
+Present = Sequence[Sequence[int] | None]
+"""By server, the indices of its slices that a message is about; None is all."""
 POLL_S = 0.5
 """How often a waiting worker looks whether the wait has become pointless."""
 
@@ -181,13 +183,13 @@ class StoreClient:
         """Ask every server the same and collect the answers (valid until others are collected)."""
         return self._collect(self._ask(message, clock=clock))
 
-    def _ask(self, message: Message, *, clock: int = 0) -> int:
-        """Ask every server the same; returns the number of the answers."""
+    def _ask(self, message: Message, *, clock: int = 0, present: Present | None = None) -> int:
+        """Ask every server the same, of its slices in ``present``; returns the number of the answers."""
         number = next(self._numbers)
-        kind, meta = encode(message)
+        kind, whole = encode(message)
         header = self._header(kind, clock=clock, request=number)
-        for endpoint in self.endpoints:
-            endpoint.push(header, meta=meta)
+        for endpoint, here in zip(self.endpoints, present or [None for _ in self.endpoints], strict=True):
+            endpoint.push(header, meta=whole if here is None else {**whole, "present": here})
         return number
 
     def _collect(self, number: int) -> list[Bulk]:
@@ -226,7 +228,7 @@ class StoreClient:
         *,
         clock: int,
         base_version: int,
-        present: Sequence[Sequence[int] | None],
+        present: Present,
         payloads: Sequence[NDArray[np.uint8]],
     ) -> None:
         """Send an update, in payloads staged by the servers' endpoints; ``present`` has their slices, None for all."""
@@ -248,18 +250,18 @@ class StoreClient:
         for plan, block, num_samples in self.take_finished():
             self.send(Finish(plan=plan, block=block, num_samples=num_samples))
 
-    def not_finite(self, *, clock: int, base_version: int) -> None:
+    def not_finite(self, *, clock: int, base_version: int, fragment: int) -> None:
         """Report that there is no update at this clock because it was not finite."""
-        head = UpdateHead(worker=self.rank, clock=clock, base_version=base_version)
+        head = UpdateHead(worker=self.rank, clock=clock, base_version=base_version, fragment=fragment)
         self.send(NotFinite(event=head, finished=self.take_finished()))
 
-    def ask(self, *, after: int, clock: int, known_version: int | None) -> int:
+    def ask(self, *, after: int, clock: int, known_version: int | None, present: Present | None = None) -> int:
         """Ask for the parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
 
         Returns:
             The number by which `pulled` waits for them.
         """
-        return self._ask(Pull(after=after, known=known_version), clock=clock)
+        return self._ask(Pull(after=after, known=known_version), clock=clock, present=present)
 
     def pulled(self, number: int) -> list[Reply]:
         """Return the parameters that were asked for; the payloads are valid until others are collected."""

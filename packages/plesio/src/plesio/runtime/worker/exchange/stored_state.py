@@ -9,7 +9,7 @@ detached: turning autograd off for each payload would take as long as the copy.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -134,20 +134,23 @@ class StoredState:
             write_state(self._served, self._pieces(server), table=reply.state or [], payload=payload)
         self._replica.stepper.sparse_momentum()
 
-    def merge(self, replies: Sequence[Reply]) -> None:
-        """Overwrite the replica with the tensors that the servers have sent, and count its progress from there."""
+    def merge(self, replies: Sequence[Reply], *, of: Collection[str] | None = None) -> None:
+        """Overwrite the replica with the tensors that the servers have sent, and count its progress from there.
+
+        Here and below ``of`` names the parameters that it is about; None: all.
+        """
         self._write(self._by_name, replies)
         if self._update == "delta":
-            self.begin_delta()
+            self.begin_delta(of)
 
     @torch.no_grad()
-    def merge_behind(self, replies: Sequence[Reply]) -> None:
+    def merge_behind(self, replies: Sequence[Reply], *, of: Collection[str] | None = None) -> None:
         """Take over the parameters that the servers have sent, and keep the steps since they were asked for.
 
         Where outer steps are made of deltas, a share of the replica's own parameters is kept.
         """
-        own = [p.detach() for p in self._replica.parameters.values()]
-        base = list(self._base.values())
+        own = [p.detach() for p in self._some(of).values()]
+        base = [self._base[name] for name in self._some(of)]
         if self._own_share is not None:
             self._write(self._base, replies)
             torch._foreach_mul_(own, self._own_share)
@@ -157,13 +160,17 @@ class StoredState:
         self._write(self._base, replies)
         torch._foreach_add_(own, base)
 
-    def begin_delta(self) -> None:
+    def begin_delta(self, of: Collection[str] | None = None) -> None:
         """Count the replica's progress from here."""
-        self._base = {name: p.detach().clone() for name, p in self._replica.parameters.items()}
+        self._base.update({name: p.detach().clone() for name, p in self._some(of).items()})
 
-    def delta(self) -> dict[str, torch.Tensor]:
+    def delta(self, of: Collection[str] | None) -> dict[str, torch.Tensor]:
         """Return how far the replica's parameters have come since they were pulled last, by name."""
-        return {name: p.detach() - self._base[name] for name, p in self._replica.parameters.items()}
+        return {name: p.detach() - self._base[name] for name, p in self._some(of).items()}
+
+    def _some(self, of: Collection[str] | None) -> Mapping[str, torch.Tensor]:
+        parameters = self._replica.parameters
+        return parameters if of is None else {name: p for name, p in parameters.items() if name in of}
 
     def copy(self, *, snapshot: int | None) -> State:
         """Return a copy of the shared state now, or of a snapshot that the servers have taken."""
