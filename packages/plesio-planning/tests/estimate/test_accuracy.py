@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from plesio_planning.estimate import SOFTWARE, Layout, find_model, parse_machine
-from plesio_planning.estimate.accuracy import STEP_ERROR, UNTESTED_ERROR, step_error, step_notes
+from plesio_planning.estimate.accuracy import OTHER_ERROR, STEP_ERRORS, UNTESTED_ERROR, step_error, step_notes
 from plesio_planning.estimate.published import PUBLISHED_STEPS
 
 TP8 = Layout(tp=8, dp=8, sequence_parallel=True)
 NVIDIAS = replace(TP8, software=SOFTWARE["megatron-core"])
+NVIDIAS_ERROR = STEP_ERRORS["megatron-core"]
+OWN = replace(SOFTWARE["current"], eager=True)
+"""A program of which no step was published."""
 
 
 def notes(name: str, layout: Layout, machine: str) -> str:
@@ -30,7 +33,7 @@ def notes(name: str, layout: Layout, machine: str) -> str:
 def test_what_no_published_step_tests_is_less_sure(name: str, machine: str, num_untested: int):
     error = step_error(find_model(name), NVIDIAS, parse_machine(machine), global_batch=64)
     # no published step of this software had a device's tensor parallelism and tokens: a doubling away, or more
-    assert error == pytest.approx(math.hypot(STEP_ERROR, UNTESTED_ERROR * math.sqrt(num_untested + 1)))
+    assert error == pytest.approx(math.hypot(NVIDIAS_ERROR, UNTESTED_ERROR * math.sqrt(num_untested + 1)))
     assert ("No constant was fitted on runs with" in notes(name, NVIDIAS, machine)) == bool(num_untested)
 
 
@@ -38,10 +41,12 @@ def test_software_that_no_constant_was_fitted_on_is_less_sure():
     step = next(step for step in PUBLISHED_STEPS if step.source == "G" and step.model.name == "llama-3.1-70b")
     errors = [
         step_error(step.model, layout, step.machine, global_batch=step.global_batch)
-        for layout in (step.layout, replace(step.layout, software=SOFTWARE["current"]))
+        for layout in (step.layout, replace(step.layout, software=OWN))
     ]
-    assert errors == pytest.approx([STEP_ERROR, math.hypot(STEP_ERROR, UNTESTED_ERROR)])
-    assert "No constant was fitted on runs with this software" in notes("llama-2-70b", TP8, "64xh100")
+    assert errors == [NVIDIAS_ERROR, OTHER_ERROR]
+    assert "No constant was fitted on runs with this software" in notes(
+        "llama-2-70b", replace(TP8, software=OWN), "64xh100"
+    )
 
 
 def test_a_step_unlike_the_published_ones_is_less_sure():
@@ -49,8 +54,8 @@ def test_a_step_unlike_the_published_ones_is_less_sure():
     wider = [replace(step.model, hidden_size=width, head_size=128) for width in (6144, 7168, 8192, 12288, 24576)]
     errors = [step_error(model, step.layout, step.machine, global_batch=step.global_batch) for model in wider]
     assert errors == sorted(errors)
-    assert errors[0] == STEP_ERROR < errors[1] < errors[2] < errors[3]
-    assert errors[3] == errors[4] == pytest.approx(math.hypot(STEP_ERROR, UNTESTED_ERROR))
+    assert errors[0] == NVIDIAS_ERROR < errors[1] < errors[2] < errors[3]
+    assert errors[3] == errors[4] == pytest.approx(math.hypot(NVIDIAS_ERROR, UNTESTED_ERROR))
 
 
 def test_current_software_warns_of_a_run_of_2021():

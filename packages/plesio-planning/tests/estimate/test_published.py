@@ -11,17 +11,22 @@ import pytest
 from plesio.cli.commands import invoke
 from plesio.core.errors import ConfigError
 from plesio_planning.estimate import CONSTANTS, validate_estimator
-from plesio_planning.estimate.accuracy import STEP_ERROR
+from plesio_planning.estimate.accuracy import OTHER_ERROR, STEP_ERRORS
 from plesio_planning.estimate.calibrate import EXPERTS, FITTED, fit_constants, predicted_s
 from plesio_planning.estimate.cross_validation import (
     HeldOut,
     LeftOutGroup,
-    covering_error,
     cross_validate,
     groups_of,
 )
 from plesio_planning.estimate.published import PUBLISHED_STEPS, SOURCES
-from plesio_planning.estimate.validation import EXPERT_STEPS, FITTED_STEPS, NEVER_FITTED_STEPS, Validation
+from plesio_planning.estimate.validation import (
+    EXPERT_STEPS,
+    FITTED_STEPS,
+    NEVER_FITTED_STEPS,
+    Validation,
+    program_errors,
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +80,15 @@ def test_a_family_is_left_out_with_all_its_steps(validation: Validation):
 
 @pytest.mark.slow
 def test_families_that_were_left_out(validation: Validation):
-    """The goal is 6 % in the mean and 15 % for the worst family; today 4.1 and 5.2 %."""
-    assert mean_error(validation.families) < 0.05
+    """The goal is 4 % in the mean and 8 % for the worst family; today 3.9 and 4.9 %."""
+    assert mean_error(validation.families) < 0.04
     assert groups_of(validation.families)[0].mean_error < 0.07
 
 
 @pytest.mark.slow
 def test_programs_that_were_left_out(validation: Validation):
-    """Today 4.0 %, and 6.2 % for the worst, DeepSpeed of 2021."""
-    assert mean_error(validation.programs) < 0.05
+    """Today 3.9 %, and 6.5 % for the worst, DeepSpeed of 2021."""
+    assert mean_error(validation.programs) < 0.04
     assert groups_of(validation.programs)[0].mean_error < 0.08
 
 
@@ -95,30 +100,28 @@ def test_every_family_and_program_is_closer_than_a_constant_utilisation(validati
 
 @pytest.mark.slow
 def test_the_interval_covers_what_it_says(validation: Validation):
-    """The interval comes from the errors of the other groups; today 90 % of the steps, and 88 % by program."""
-    assert 0.85 < coverage(validation.families) < 0.95
-    assert 0.85 < coverage(validation.programs) < 0.95
-
-
-@pytest.mark.slow
-def test_the_error_of_a_step_is_that_of_families_left_out(validation: Validation):
-    assert covering_error(validation.families) == pytest.approx(STEP_ERROR, abs=0.0015)
+    """That of the other groups covers 104 and 108 of 112 steps today, a program's own at least 14 of 16 in each."""
+    assert coverage(validation.families) > 0.9
+    assert coverage(validation.programs) > 0.9
+    *programs, other = program_errors(validation)
+    assert all(one.num_covered >= 0.85 * one.num_steps for one in programs)
+    assert {one.name: one.error for one in programs} == pytest.approx(STEP_ERRORS, abs=0.0015)
+    assert other.error == pytest.approx(OTHER_ERROR, abs=0.0015)
 
 
 def test_steps_that_are_never_in_a_fit(small: Validation):
-    """The worst is a model of 32B whose gradients are not hidden as they were there: +61 %."""
+    """The worst is Llama 3 405B, -10.7 %."""
     rows = [row for row in small.predictions if row.quantity == "step time, never in a fit (s)"]
     assert len(rows) == 15
     mean = {
         source: statistics.fmean(abs(row.error) for row in rows if row.setting["source"] == source)
-        for source in ("E", "F", "J2", "M")
+        for source in ("E", "F", "J2", "K2", "M")
     }
-    assert mean["E"] < 0.12
+    assert mean["E"] < 0.09
     assert mean["F"] < 0.04
     assert mean["J2"] < 0.07
     assert mean["M"] < 0.03
-    strong = [row.error for row in rows if row.setting["model"] == "mcore-177b-strong"]
-    assert max(map(abs, strong)) < 0.03
+    assert mean["K2"] < 0.04
 
 
 def test_a_program_of_its_own_waits_as_half_of_its_trials_do():
@@ -152,20 +155,22 @@ def test_the_constants_are_those_of_the_fit():
 
 
 def test_experts_whose_family_was_left_out(small: Validation):
-    """The worst is Qwen 3 30B on H100, -46 %: no other step has experts in FP8 on Hopper. The others are within 8 %."""
+    """The worst is Qwen 3 30B on H100, -30 %: no other step has experts in FP8 on Hopper. The others are within 10 %."""
     errors = sorted(abs(row.error) for row in small.experts)
-    assert errors[-1] < 0.5
-    assert errors[-2] < 0.08
+    assert errors[-1] < 0.31
+    assert errors[-2] < 0.1
+    assert mean_error(small.experts) < 0.15
     assert mean_error(small.experts) < statistics.fmean(abs(row.baseline_error) for row in small.experts)
 
 
 def test_a_fit_finds_the_constants_that_made_the_times():
-    """But for the pull of the figures that it begins with."""
+    """But for the pull of the figures that it begins with: contention costs few of the steps anything."""
     true = replace(CONSTANTS, matrix_efficiency={**CONSTANTS.matrix_efficiency, "ampere": 0.7}, flash_1_efficiency=0.25)
     steps = [replace(step, step_s=predicted_s(step, true)) for step in FITTED_STEPS]
     fitted = fit_constants(steps)
     for one in FITTED:
-        assert one.of(fitted) == pytest.approx(one.of(true), rel=0.07), one.name
+        pull = 0.3 if one.name == "contention" else 0.07
+        assert one.of(fitted) == pytest.approx(one.of(true), rel=pull), one.name
 
 
 def test_a_constant_that_no_step_depends_on_stays_where_it_begins():

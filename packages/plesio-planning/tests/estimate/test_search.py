@@ -117,7 +117,7 @@ def test_no_layout_that_is_estimated_alone_beats_the_search():
     assert found.best.step.total_s == pytest.approx(min(step_s for _, step_s in alone), rel=1e-9)
     assert found.best.layout.keeps_remainders
     usual = search_layouts(model, machine, global_batch=BATCH, fixed=fixed)
-    assert found.best.step.total_s < 0.93 * usual.best.step.total_s
+    assert found.best.step.total_s < 0.94 * usual.best.step.total_s
     assert not any(candidate.layout.keeps_remainders for candidate in usual.candidates)
     kept = {**fixed, "recomputation": "none", "recomputed_layers": None}
     for may_be_lean, larger in ((False, "256xh100"), (True, "128xh100")):

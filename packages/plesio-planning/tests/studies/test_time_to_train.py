@@ -86,7 +86,7 @@ def test_a_layout_is_computed_anew_for_each_number_of_devices():
 def test_a_layout_is_found_for_any_number_of_hosts():
     """Powers of two divide 1000 devices into 125 replicas at least, and 4 stages are not possible."""
     odd, even = (time_to_train(cluster=f"{number}xa100", pace="layout", num_runs=2) for number in (1000, 1024))
-    assert odd.ideal_s == pytest.approx(1.024 * even.ideal_s, rel=0.03)
+    assert odd.ideal_s == pytest.approx(1.024 * even.ideal_s, rel=0.04)
 
 
 def test_an_interval_of_ones_own_is_no_better_than_the_best():

@@ -2,24 +2,35 @@
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from plesio_planning.estimate.hardware import Machine
-from plesio_planning.estimate.layout import SOFTWARE, Layout, Software
+from plesio_planning.estimate.layout import SOFTWARE, Layout, Software, SoftwareName
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.published import PUBLISHED_STEPS, SOURCES
 from plesio_planning.estimate.step import estimate_step
 
-__all__ = ["STEP_ERROR", "UNTESTED_ERROR", "step_error", "step_notes"]
+__all__ = ["OTHER_ERROR", "STEP_ERRORS", "UNTESTED_ERROR", "step_error", "step_notes"]
 
-STEP_ERROR = 0.054
-"""Relative standard deviation whose 90 % interval covers as many of the published steps, each predicted without its
-model's family (`plesio_planning.estimate.cross_validation`)."""
+STEP_ERRORS: Mapping[SoftwareName, float] = {
+    "deepspeed-2021": 0.164,
+    "current": 0.082,
+    "megatron-deepspeed-2022": 0.078,
+    "fsdp-2023": 0.07,
+    "megatron-2022": 0.041,
+    "megatron-core": 0.034,
+    "megatron-2021": 0.026,
+}
+"""Relative standard deviations of a program's published steps, none of them predicted with constants that have seen its
+model's family (`plesio_planning.estimate.validation.program_errors`)."""
+OTHER_ERROR = 0.078
+"""The same of a program of which no step was published."""
 UNTESTED_ERROR = 0.1
 """The same of what no constant was fitted on, for each such thing: that of a constant before it is fitted."""
-_TESTED = [step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "fitted" or step.source == "J1"]
-"""Steps that say what software takes; K1 only chose between programs."""
+_TESTED = [step for step in PUBLISHED_STEPS if step.model.num_experts == 1]
+"""Steps from which the errors of programs come."""
+_SOFTWARE = "this software"
 _LEAST_DIFFERENCE = 0.02
 """Share of a step from which on another program's time is worth a note."""
 
@@ -27,18 +38,24 @@ _LEAST_DIFFERENCE = 0.02
 def step_error(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> float:
     """Return the relative standard deviation of an estimated step's time.
 
-    Beside each thing that no constant was fitted on, it is the more uncertain the less it is like a published step of
-    the same software.
+    It begins with that of the program's published steps. Beside each thing that no constant was fitted on, a step is
+    the more uncertain the less it is like one of them.
     """
+    untested = [what for what in _untested(model, layout, machine) if what != _SOFTWARE]
     far = _distance(model, layout, machine, global_batch=global_batch) * UNTESTED_ERROR
-    return math.hypot(STEP_ERROR, far, *(UNTESTED_ERROR for _ in _untested(model, layout, machine)))
+    return math.hypot(_program_error(layout.software), far, *(UNTESTED_ERROR for _ in untested))
+
+
+@functools.cache
+def _program_error(software: Software) -> float:
+    return next((error for name, error in STEP_ERRORS.items() if software == SOFTWARE[name]), OTHER_ERROR)
 
 
 def _distance(model: Model, layout: Layout, machine: Machine, *, global_batch: int) -> float:
     """Return how far the nearest published step of the software is: 0 is the same, 1 a doubling of something, or more.
 
     Of these the one that differs the most counts: width, sequence length, tensor parallelism, devices, and tokens of a
-    device in a step. Where no step ran with the software, that itself is what is untested.
+    device in a step. Where no step ran with the software, its errors are those of any.
     """
     if isinstance(model, Convolutional):
         return 0.0
@@ -91,7 +108,7 @@ def _untested(model: Model, layout: Layout, machine: Machine) -> Iterator[str]:
         yield "convolutions"
         return
     if not _published_sizes(layout.software):
-        yield "this software"
+        yield _SOFTWARE
     if model.num_experts > 1:
         yield f"experts but for {sum(SOURCES[step.source].use == 'experts' for step in PUBLISHED_STEPS)} steps"
 

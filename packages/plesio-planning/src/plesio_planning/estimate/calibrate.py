@@ -59,15 +59,16 @@ FITTED: Sequence[Fitted] = (
     Fitted(name="memory_efficiency", begin=0.75, spread=0.2),  # assumption: copies reach 0.8 to 0.9
     Fitted(name="flash_1_efficiency", begin=0.33, spread=0.2),  # Dao 2023: 25 to 40 % of an A100's peak
     Fitted(name="eager_traffic", begin=1.2, spread=0.3),  # assumption
-    Fitted(name="contention", begin=0.3, spread=1.0),  # assumption
+    Fitted(name="contention", begin=0.3, spread=0.5),  # assumption: NCCL's share of the multiprocessors
 )
 """Constants that `fit_constants` finds."""
 
 
 EXPERTS: Sequence[Fitted] = (
     Fitted(name="expert_kernel_s", begin=10e-6, spread=1.0),  # assumption: an operation that a host starts
-    # assumption: that, and casts of an input, a gradient and a weight
-    Fitted(name="fp8_expert_kernel_s", architecture="hopper", begin=40e-6, spread=1.0),
+    # assumptions: that, and casts of an input, a gradient and a weight: on Hopper three operations each (the tensor's
+    # largest value, its scale, and the cast), on Blackwell, which scales by blocks, one
+    Fitted(name="fp8_expert_kernel_s", architecture="hopper", begin=100e-6, spread=1.0),
     Fitted(name="fp8_expert_kernel_s", architecture="blackwell", begin=40e-6, spread=1.0),
 )
 """Constants of products that are of experts, which are fitted on mixtures of experts with all others as they are."""

@@ -27,6 +27,7 @@ class DeviceGroup:
         per_host: Fewest members in a host.
         adapter_bytes_per_s: A device's share of its host's adapters.
         link: Link between hosts; its bandwidth is what each of them sends and receives in a ring.
+        driven: Share of a host's adapters that a ring of the group drives at a time; 1 inside a host.
     """
 
     size: int
@@ -35,6 +36,7 @@ class DeviceGroup:
     local: Link
     adapter_bytes_per_s: float
     link: Link
+    driven: float
 
     @classmethod
     def of(
@@ -43,11 +45,12 @@ class DeviceGroup:
         """Make groups of this size with members ``stride`` ranks apart; with ``one_adapter`` each has one of a host."""
         num_hosts, per_host = _most_spread(size, stride, machine.devices_per_host, machine.num_devices)
         adapter = machine.nic.bytes_per_s * constants.network_efficiency / machine.devices_per_host
-        bytes_per_s = machine.local.bytes_per_s
+        bytes_per_s, adapters = machine.local.bytes_per_s, 1 if one_adapter else per_host
         if num_hosts > 1:
-            bytes_per_s = min(bytes_per_s, adapter * (1 if one_adapter else per_host))
+            bytes_per_s = min(bytes_per_s, adapter * adapters)
         link = Link(latency_s=machine.nic.latency_s, bytes_per_s=bytes_per_s)
-        return cls(size, num_hosts, per_host, machine.local, adapter, link)
+        driven = adapters / machine.devices_per_host if num_hosts > 1 else 1.0
+        return cls(size, num_hosts, per_host, machine.local, adapter, link, driven)
 
     def all_reduce_s(self, num_bytes: float) -> float:
         """Return the seconds of an all-reduce, by a ring or a tree as NCCL chooses."""

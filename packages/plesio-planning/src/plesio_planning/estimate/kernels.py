@@ -109,9 +109,11 @@ def _expert_kernel_s(architecture: str, layout: Layout, constants: Constants) ->
 
 def _attention_efficiency(architecture: str, layout: Layout, constants: Constants) -> float:
     """Share of the peak that fused attention reaches."""
-    if not layout.software.flash_attention_1:
+    software, hopper = layout.software, architecture == "hopper"
+    if not software.flash_attention_1 and (software.hopper_attention or not hopper):
         return constants.attention_efficiency[architecture]
-    return constants.flash_1_efficiency * (_OLD_INSTRUCTIONS if architecture == "hopper" else 1.0)
+    on_ampere = constants.flash_1_efficiency if software.flash_attention_1 else constants.attention_efficiency["ampere"]
+    return on_ampere * (_OLD_INSTRUCTIONS if hopper else 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def time_layer(
     constants: Constants,
     *,
     group: Callable[[int, int], DeviceGroup],
-    slowdown: float,
+    contention: float,
 ) -> Layer:
     """Time a layer that is computed again as the layout says.
 
@@ -77,7 +77,7 @@ def time_layer(
         kernels: Speeds of a device.
         constants: How close devices come to their data sheets.
         group: Returns the devices that exchange, by their number and how many ranks they are apart.
-        slowdown: Seconds that computing takes longer for each second of an exchange beside it.
+        contention: Seconds that computing takes longer for each second of an exchange by all adapters beside it.
     """
     times, permuted_s = layer_times(model, layout, kernels), permutation_s(model, layout, kernels)
     elements_s = (times.elements_s[0] + permuted_s, times.elements_s[1] + permuted_s)
@@ -85,10 +85,11 @@ def time_layer(
     seconds = both_ways(times)
     computing_s = sum(seconds.values())
     tensor_s = _tensor_s(model, layout, kernels, times, group)
-    expert_s = exchange_s(model, layout, kernels, group(layout.ep, layout.expert_tp))
+    sharing = group(layout.ep, layout.expert_tp)
+    expert_s = exchange_s(model, layout, kernels, sharing)
     if layout.software.overlaps_experts:
         hidden_s = min(expert_s, computing_s)
-        expert_s += (slowdown - 1) * hidden_s
+        expert_s += (contention * sharing.driven - 1) * hidden_s
     seconds["tensor_s"] = sum(tensor_s)
     seconds["context_s"] = _context_s(model, layout, kernels, times, group)
     seconds["expert_s"] = expert_s

@@ -51,6 +51,7 @@ class Software:
     Attributes:
         fused_attention: Scores stay in the chip, and the backward pass computes them anew (Dao et al. 2022).
         flash_attention_1: It does so with FlashAttention's first version, which also lacks Hopper's instructions.
+        hopper_attention: On Hopper it uses its asynchronous instructions (FlashAttention's third version, cuDNN).
         eager: Operations on elements run one by one, none fused with another, as PyTorch does without compiling.
         fused_gradient_addition: A matrix product adds to the gradient of earlier micro-batches.
         overlaps_tensor: The backward pass reduces a tensor-parallel gradient while it computes that of the weights.
@@ -76,6 +77,7 @@ class Software:
 
     fused_attention: bool = True
     flash_attention_1: bool = False
+    hopper_attention: bool = True
     eager: bool = False
     fused_gradient_addition: bool = True
     overlaps_tensor: bool = True

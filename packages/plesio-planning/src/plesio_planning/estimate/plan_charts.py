@@ -72,7 +72,7 @@ def plan_finding(plans: RunPlans) -> str:
     out = ", ".join(f"{name} {reason}" for name, reason in plans.refused.items())
     margin = (
         f"A run is taken to need {RUN_OVER_SEARCH:g} times the time of the fastest layout found, as nine published "
-        "runs did (1.1 to 1.5 times)."
+        "runs did (1.2 to 1.6 times)."
         if limits.margin is None
         else f"A run is taken to need {limits.margin:g} times the time of the fastest layout found."
     )

@@ -6,21 +6,23 @@ They are in ``published.csv``, one row a run. Sources:
   gives hardware TFLOP/s a GPU, and its equation 3 how they became seconds. Replicas follow from the GPUs.
 - ``C``: Korthikanti et al. 2022, table 5, same hardware, one replica: seconds of a step with full recomputation, and
   with selective recomputation and sequence parallelism. Memory: its figure 1, GiB a GPU.
-- ``D``: Megatron-Core, weak scaling on H100: sequences of 4096, 131072 words, 48 replicas, model TFLOP/s a GPU. It says
-  that all communication is overlapped, and nothing of micro-batches (1 is assumed), recomputation (that of fused
-  attention) and interleaving. One layer a part is assumed, as Megatron overlaps a pipeline's sends only when it is
-  interleaved, and as without it 314B, with 18 % of bubble, could not reach the utilisation of 7.1B, which has none.
+- ``D``, ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100: sequences of 4096, 131072 words,
+  48 replicas, model TFLOP/s a GPU. It says that all communication is overlapped, and nothing of micro-batches,
+  recomputation (that of fused attention) and interleaving. One layer a part is assumed, as Megatron overlaps a
+  pipeline's sends only when it is interleaved, and as without it 314B, with 18 % of bubble, could not reach the
+  utilisation of 7.1B, which has none. Micro-batches are assumed to be 1 in pipelines, and all 4 sequences of a replica
+  elsewhere: with 1, 32B would hide so little of 16 GB of gradients and 8 GB of weights that all its computing would
+  have to run at 0.73 of the peak, more than products alone reach. K1 chose the program.
 - ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
   gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
   many parts: one layer a part is assumed, as for D. It does not say either whether its FLOPs count what a causal mask
   leaves out. In the third row (sequences of 131072 over 16 devices) attention is more than half of them: only if they
-  do not count it does that row agree with the other two, so that is assumed. No constant is fitted on it.
+  do not count it does that row agree with the other two, so that is assumed. FlashAttention for Hopper came out after
+  these runs (July 2024). No constant is fitted on it.
 - ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
   parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
 - ``J1``, ``J2``: BigScience 2022, ten trials for BLOOM, 181B in the same program on 384 A100 of Jean Zay, with four
   adapters of 100 Gbit/s a host. The time that this program waits for its host comes from every other one, J1.
-- ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100, as D: micro-batches of 1 are assumed.
-  That its tensor-parallel exchanges are not split comes from every other row, K1.
 - ``L``: NVIDIA's Megatron-Bridge 25.11, mixtures of experts: seconds of a step.
 - ``M``: DeepSeek-V3, 180 thousand hours of an H800 a trillion tokens, with DualPipe and partial recomputation.
 - ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
@@ -30,7 +32,7 @@ They are in ``published.csv``, one row a run. Sources:
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from itertools import takewhile
 from typing import Any, Literal
@@ -50,6 +52,7 @@ class Source:
     Attributes:
         title: Whose runs they are.
         software: As in `plesio_planning.estimate.layout.SOFTWARE`.
+        settings: Attributes of that program that differ.
         hardware_flops: Its TFLOP/s count what is computed anew.
         causal_flops: They leave out what a causal mask does.
         use: Constants are fitted on its rows; or those of experts' products are; or only one constant or the program is
@@ -61,6 +64,7 @@ class Source:
 
     title: str
     software: SoftwareName
+    settings: Mapping[str, Any] = field(default_factory=dict)
     hardware_flops: bool = False
     causal_flops: bool = False
     use: Literal["fitted", "experts", "chosen", "apart"] = "fitted"
@@ -79,14 +83,21 @@ _BLOOM: Mapping[str, Any] = {
 _README: Mapping[str, Any] = {
     "title": "Megatron-Core's README 2024",
     "software": "current",
+    # only untied do the parameters come to those of the name
     "model": {**_GPT, "tied_embeddings": False},
 }
 SOURCES: Mapping[str, Source] = {
     "A": Source(title="Megatron-LM 2021", software="megatron-2021", hardware_flops=True, model=_GPT),
     "C": Source(title="Megatron-LM 2022", software="megatron-2022", model=_GPT),
-    # only untied do the parameters come to those of the name
-    "D": Source(title="Megatron-Core 2024", software="megatron-core", model={**_GPT, "tied_embeddings": False}),
-    "E": Source(title="Llama 3 2024", software="current", causal_flops=True, use="apart", model={}),
+    "D": Source(**_README),
+    "E": Source(
+        title="Llama 3 2024",
+        software="current",
+        settings={"hopper_attention": False},
+        causal_flops=True,
+        use="apart",
+        model={},
+    ),
     "F": Source(title="MT-NLG 2022", software="megatron-deepspeed-2022", use="apart", model=_GPT),
     "G": Source(title="Megatron-Core 2025", software="megatron-core", model={}),
     "H": Source(title="DeepSpeed 2021", software="deepspeed-2021", hardware_flops=True, model=_GPT),
@@ -169,7 +180,7 @@ def _step(row: Mapping[str, str]) -> PublishedStep:
         recomputation=row["recompute"],  # type: ignore[arg-type]  # Layout checks it
         micro_batch=int(row["micro_batch"]),
         precision=row["precision"],
-        software=SOFTWARE[source.software],
+        software=replace(SOFTWARE[source.software], **source.settings),
     )
     global_batch = int(row["global_batch"])
     if row["step_s"]:

@@ -15,7 +15,7 @@ __all__ = ["search_charts", "search_finding", "search_tables"]
 _DAY_S = 86_400.0
 _CAUTION = (
     "The interval does not cover layouts that nobody has calibrated: "
-    "runs that others reported took 1.1 to 1.5 times the device-hours of the fastest layouts found for them."
+    "runs that others reported took 1.2 to 1.6 times the device-hours of the fastest layouts found for them."
 )
 """The table of docs/planning/index.md, by benchmarks/whole_runs.py."""
 

@@ -9,7 +9,7 @@ v parts of an interleaved pipeline (Narayanan et al. 2021, section 2.2):
 A stage's time is that of its layers (`plesio_planning.estimate.layer`). A layer's data-parallel gradient is ready when
 its backward pass ends; the link takes one after the other, and what is left when the last layer has ended is exposed.
 ZeRO 3 gathers a layer's weights while the one before computes. Communication beside computing slows it down, as both
-use the device's multiprocessors and its memory.
+use the device's multiprocessors and its memory: the more, the more of a host's adapters a ring drives.
 """
 
 from collections.abc import Mapping
@@ -165,6 +165,8 @@ class StepTimer:
 
     def __init__(self, model: Transformer, machine: Machine, constants: Constants = CONSTANTS) -> None:
         self.model, self.machine, self.constants = model, machine, constants
+        # TPUs have engines of their own for exchanges
+        self._contention = 0.0 if machine.accelerator.exchanges_apart else constants.contention
         self._groups: dict[tuple[int, int, bool], DeviceGroup] = {}
         self._layers: dict[tuple[object, ...], Layer] = {}
         self._heads: dict[tuple[object, ...], dict[str, float]] = {}
@@ -229,7 +231,7 @@ class StepTimer:
                 self._kernels(layout),
                 self.constants,
                 group=self._group,
-                slowdown=self._slowdown(layout),
+                contention=self._contention,
             )
         return known
 
@@ -295,7 +297,8 @@ class StepTimer:
             if layout.zero == 3:
                 gather_s = rounds * (gather_s + again * backward_gather_s)
             return rounds * exchange_s + between_s + gather_s
-        layer, slowdown = self.layer(layout), self._slowdown(layout)
+        layer, group = self.layer(layout), self._replicas(layout, layout.sharing, layout.tp)
+        slowdown = self._contention * group.driven
         forward_s, backward_s = turns * layer.forward_s, turns * layer.backward_s
         gather_forward_s = _beside_s(gather_s, forward_s, layers=layers, slowdown=slowdown)
         if layout.zero == 3:
@@ -353,17 +356,6 @@ class StepTimer:
     def _replicas(self, layout: Layout, size: int, stride: int) -> DeviceGroup:
         """Return devices with the same part of a stage."""
         return self._group(size, stride, one_adapter=layout.software.one_adapter)
-
-    def _slowdown(self, layout: Layout) -> float:
-        """Return seconds that computing takes longer for each second of an exchange beside it.
-
-        NCCL takes multiprocessors for every adapter that it drives, so an exchange by one of them slows down less. TPUs
-        have engines of their own for it.
-        """
-        if self.machine.accelerator.exchanges_apart:
-            return 0.0
-        adapters = 1 / self.machine.devices_per_host if layout.software.one_adapter else 1.0
-        return adapters * self.constants.contention
 
     def _optimizer_s(self, layout: Layout) -> float:
         parameters = sum(each / sharing for each, _, sharing, _ in self._replicated(layout))

@@ -10,13 +10,22 @@ divided by the devices (by the stages, and by tensor parallelism).
 """
 
 import functools
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from plesio.core.predictions import Prediction
 from plesio_planning.estimate.calibrate import EXPERTS, predicted_s
 from plesio_planning.estimate.constants import CONSTANTS
-from plesio_planning.estimate.cross_validation import HeldOut, constant_utilisation, cross_validate
+from plesio_planning.estimate.cross_validation import (
+    HeldOut,
+    Z,
+    constant_utilisation,
+    cross_validate,
+    normal_error,
+)
+from plesio_planning.estimate.layout import SoftwareName
 from plesio_planning.estimate.memory import Memory, memory_of_stage
 from plesio_planning.estimate.published import (
     PUBLISHED_MEMORY,
@@ -26,7 +35,15 @@ from plesio_planning.estimate.published import (
     PublishedStep,
 )
 
-__all__ = ["EXPERT_STEPS", "FITTED_STEPS", "NEVER_FITTED_STEPS", "Validation", "validate_estimator"]
+__all__ = [
+    "EXPERT_STEPS",
+    "FITTED_STEPS",
+    "NEVER_FITTED_STEPS",
+    "ProgramError",
+    "Validation",
+    "program_errors",
+    "validate_estimator",
+]
 
 _GIB = 2**30
 
@@ -69,6 +86,48 @@ class Validation:
         memory = [one for row in PUBLISHED_MEMORY for one in _memory(row)]
         order = list(dict.fromkeys(prediction.quantity for prediction in memory))
         return [*predictions, *sorted(memory, key=lambda prediction: order.index(prediction.quantity))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramError:
+    """How far a program's published steps are off, none of them by constants that have seen it.
+
+    Attributes:
+        error: Relative standard deviation whose interval at `CONFIDENCE` is Student's.
+        num_covered: Steps within it.
+    """
+
+    name: str
+    num_steps: int
+    error: float
+    num_covered: int
+
+    @property
+    def reach(self) -> float:
+        """The logarithm of predicted over reported at either end of the interval."""
+        return Z * self.error
+
+
+def program_errors(validation: Validation) -> tuple[ProgramError, ...]:
+    """Return the errors of each program, the widest first, and of one that is none of them."""
+    errors: dict[SoftwareName, list[float]] = {}
+    for row in validation.families:
+        errors.setdefault(SOURCES[row.step.source].software, []).append(math.log1p(row.error))
+    for step in PUBLISHED_STEPS:
+        if SOURCES[step.source].use in ("chosen", "apart") and step.model.num_experts == 1:
+            error = math.log(predicted_s(step, CONSTANTS) / step.step_s)
+            errors.setdefault(SOURCES[step.source].software, []).append(error)
+    squares = {name: [error**2 for error in own] for name, own in errors.items()}
+    found = [_program_error(name, own, own) for name, own in squares.items()]
+    means = [statistics.fmean(own) for own in squares.values()]
+    others = [square for own in squares.values() for square in own]
+    return *sorted(found, key=lambda one: -one.error), _program_error("another", means, others)
+
+
+def _program_error(name: str, squares: Sequence[float], steps: Sequence[float]) -> ProgramError:
+    error = normal_error(squares)
+    covered = sum(square <= (Z * error) ** 2 for square in steps)
+    return ProgramError(name=name, num_steps=len(steps), error=error, num_covered=covered)
 
 
 @functools.cache

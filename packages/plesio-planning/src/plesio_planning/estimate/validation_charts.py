@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from plesio.core.charts import Axis, LineChart, Series, Table
 from plesio_planning.estimate.cross_validation import CONFIDENCE, HeldOut, groups_of, reach
-from plesio_planning.estimate.validation import Validation
+from plesio_planning.estimate.validation import Validation, program_errors
 
 __all__ = ["validation_charts", "validation_findings", "validation_tables"]
 
@@ -54,6 +54,7 @@ def validation_tables(validation: Validation) -> Sequence[Table]:
         _groups("Family of models left out:", "family", validation.families),
         _groups("Program left out:", "program", validation.programs),
         _groups("Family of mixtures of experts left out:", "family", validation.experts),
+        _intervals(validation),
         _worst(validation.families),
     ]
 
@@ -81,6 +82,22 @@ def _groups(title: str, what: str, rows: Sequence[HeldOut]) -> Table:
                 f"{group.num_covered} of {group.num_steps}",
             )
             for group in groups_of(rows)
+        ],
+    )
+
+
+def _intervals(validation: Validation) -> Table:
+    return Table(
+        title="Intervals of programs, from their steps:",
+        headers=("software", "steps", f"{100 * CONFIDENCE:.0f} % interval", "in it"),
+        rows=[
+            (
+                one.name,
+                str(one.num_steps),
+                f"{_percent(math.expm1(-one.reach))} to {_percent(math.expm1(one.reach), signed=True)}",
+                f"{one.num_covered} of {one.num_steps}",
+            )
+            for one in program_errors(validation)
         ],
     )
 

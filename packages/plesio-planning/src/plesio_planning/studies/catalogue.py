@@ -64,26 +64,26 @@ class Study:
 
 STUDIES: tuple[Study, ...] = (
     Study(1, "data-parallel", "How far does data parallelism scale before communication overtakes computing?"),
-    Study(2, "stragglers", "What does a barrier cost when step times vary, and what do backup workers save?"),
+    Study(2, "stragglers", "How much does a barrier cost when step times vary, and how much do backup workers save?"),
     Study(3, "bounded-staleness", "How many more iterations does staleness cost, and when does it diverge?"),
     Study(4, "collectives", "Which all-reduce is the fastest, and from which size on?"),
     Study(5, "pipeline", "How many micro-batches and which schedule does a pipeline need?"),
     Study(6, "compression", "At which bandwidth does compressing gradients pay?"),
     Study(7, "local-sgd", "How many local steps between averagings get to the target first?"),
-    Study(8, "load-balancing", "What do unequal workers cost, and what does balancing save?"),
+    Study(8, "load-balancing", "How much do unequal workers cost, and how much does balancing save?"),
     Study(9, "loss-scaling", "Which loss scale keeps half-precision gradients in range?"),
     Study(10, "overlap", "Which bucket size hides the most communication behind the backward pass?"),
     Study(11, "parameter-server", "When is a parameter server slower than a ring, and by how much?"),
-    Study(12, "mixture-of-experts", "What does skewed routing cost in all-to-all time and dropped tokens?"),
+    Study(12, "mixture-of-experts", "How much does skewed routing cost in all-to-all time and dropped tokens?"),
     Study(13, "staleness-weighting", "When does weighting updates by their staleness pay?"),
     Study(14, "checkpointing", "How often should a run save its state?"),
     Study(15, "batch-scaling", "How far can the batch grow before it stops saving steps?"),
     Study(16, "consistency", "Which consistency model reaches the target first?"),
-    Study(17, "tensor-parallel", "What does splitting layers over devices send, and how long does it take?"),
-    Study(18, "hierarchical", "What does an all-reduce in two levels save over a flat one?"),
-    Study(19, "determinism", "What makes two runs differ, and where do they first?"),
+    Study(17, "tensor-parallel", "How much does splitting layers over devices send, and how long does it take?"),
+    Study(18, "hierarchical", "How much does an all-reduce in two levels save over a flat one?"),
+    Study(19, "determinism", "Why do two runs differ, and where do they first?"),
     Study(20, "time-to-train", "How long does a training run take, with its failures and its checkpoints?"),
-    Study(21, "goodput", "What share of a large machine's time is work, when its devices fail?"),
+    Study(21, "goodput", "Which share of a large machine's time is work, when its devices fail?"),
 )
 
 
