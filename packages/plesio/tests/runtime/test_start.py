@@ -338,9 +338,8 @@ def test_a_worker_that_comes_when_the_job_is_over_is_refused_at_once(monkeypatch
     )
     with Job(first) as job:
         job.servers(1, folder=None)
-    with (
-        Job(replace(first, rank=1, local_rank=1)) as late,
-        pytest.raises(TransportError, match="the run is at its end: nobody can join it any more"),
-    ):
-        late.servers(1, folder=None)
-    del store
+    with Job(replace(first, rank=1, local_rank=1)) as late:
+        with pytest.raises(TransportError, match="the run is at its end: nobody can join it any more"):
+            late.servers(1, folder=None)
+        del store  # the launcher ends while it is being answered
+        late.start.assure_all_come()

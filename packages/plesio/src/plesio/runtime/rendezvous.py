@@ -125,6 +125,8 @@ class Rendezvous:
         Raises:
             TransportError: A worker that the job should begin with has ended before it joined.
         """
+        if self._place.late:
+            return  # they have come, and may be at their end, and the starter's store with them
         if self._place.agent_hosts_store and self._starter.check([ENDED_KEY]):
             ended = {int(rank) for rank in self._starter.get(ENDED_KEY).decode().split(",") if rank}
             if gone := sorted(ended & set(self.missing())) if ended else []:
