@@ -61,12 +61,27 @@ from plesio.policies.events import (
 )
 from plesio.policies.round_machine import RoundMachine
 
-__all__ = ["DecoupledMachine", "Grace"]
+__all__ = ["DecoupledMachine", "Grace", "Merging"]
 
 Grace = float | Literal["auto"]
 """Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take."""
 
 _PACE_SMOOTHING = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merging:
+    """How a mean of deltas is made.
+
+    Attributes:
+        by_samples: Whether a delta counts by its samples.
+        by_directions: Whether it is the mean of their lengths in that of their directions.
+        corrects: Whether late deltas are corrected (`plesio.runtime.server.merging`).
+    """
+
+    by_samples: bool
+    by_directions: bool
+    corrects: bool
 
 
 @dataclass(slots=True)
@@ -117,7 +132,7 @@ class DecoupledMachine(RoundMachine):
         delay: Steps that a worker may run on behind its contribution.
         fragments: P, parts that are contributed in turn; it divides ``local_steps``.
         dynamic: Whether slow workers make fewer steps.
-        by_samples: Whether a delta counts by its samples in the mean.
+        merging: How a mean of deltas is made.
     """
 
     _live: dict[int, _Member]
@@ -131,13 +146,13 @@ class DecoupledMachine(RoundMachine):
         delay: int,
         fragments: int,
         dynamic: bool,
-        by_samples: bool,
+        merging: Merging,
         clock: int = 0,
     ) -> None:
         super().__init__()
         self._local_steps, self._quorum, self._grace, self._delay = local_steps, quorum, grace, delay
         self._period = local_steps // fragments
-        self._dynamic, self._by_samples = dynamic, by_samples
+        self._dynamic, self._merging = dynamic, merging
         self._floor = clock
         self._live = {}
         self._open: dict[int, _Version] = {}
@@ -253,8 +268,10 @@ class DecoupledMachine(RoundMachine):
             version=self._version,
             staleness=staleness,
             share=sum(num_steps for _, num_steps in merged) / (num_workers * self._local_steps),
-            by_samples=self._by_samples,
+            by_samples=self._merging.by_samples,
             fragment=fragment,
+            by_directions=self._merging.by_directions,
+            corrected=self._merging.corrects,
         )
 
     def _grant(self, worker: int, member: _Member) -> tuple[Action, ...]:

@@ -34,7 +34,7 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.decoupled import DecoupledMachine
+from plesio.policies.decoupled import DecoupledMachine, Merging
 from plesio.policies.fields import require_read_alone
 from plesio.policies.outer_rule import OuterRule
 from plesio.policies.policy import ExchangeKind, MergeKind, Policy, PolicyMachine
@@ -64,6 +64,8 @@ class DiLoCo(Policy):
         grace: Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take.
         weight: A delta counts the same in the mean (``equal``) or by its samples (``tokens``), on the store.
         steps: Slow workers make as many local steps as others (``even``), or fewer in proportion (``dynamic``).
+        late: A delta from an older version of θ counts as it is (``plain``), or without its part against the outer
+            momentum (``heloco``), on the store.
         compression: Compression of outer gradients.
 
     Raises:
@@ -95,6 +97,7 @@ class DiLoCo(Policy):
     ] = 0.0
     weight: Literal["equal", "tokens"] = "equal"
     steps: Literal["even", "dynamic"] = "even"
+    late: Literal["plain", "heloco"] = "plain"
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
@@ -128,7 +131,7 @@ class DiLoCo(Policy):
                 "diloco: alpha is what a worker keeps of its steps behind an exchange, and without a delay there are "
                 "none; leave it out, or write a delay"
             )
-        if self.merge == "rda" and self.compression.keeps_residual:
+        if self.merge == "rda" and self.exchange == "collective" and self.compression.keeps_residual:
             raise PolicySpecError(
                 "diloco: merge=rda sends directions, and what is left out of one cannot be added to the next; write "
                 f"compress={self.compression.spec.partition('+')[0]}+no_feedback, or leave merge out"
@@ -136,9 +139,15 @@ class DiLoCo(Policy):
 
     def _check_on_store(self) -> None:
         require_read_alone("diloco", compress=self.compression.spec, on_store=self.compression.on_store)
-        if self.merge != "mean":
+        if self.merge == "rda" and self.quorum == 1 and self.grace == 0:
             raise PolicySpecError(
-                "diloco: the store merges the plain mean; leave merge out, or use exchange=collective"
+                "diloco: merge=rda is of deltas in a mean, and with a quorum of 1 and no grace each is merged by "
+                "itself; write a quorum of 2 or more, or leave merge out"
+            )
+        if self.late == "heloco" and (self.outer != "nesterov" or not self.outer_momentum):
+            raise PolicySpecError(
+                "diloco: late=heloco turns late deltas by the outer momentum, which outer=nesterov alone has on the "
+                "store; write an outer_momentum above 0, or leave late out"
             )
         if self.delay >= self.period:
             raise PolicySpecError(
@@ -167,7 +176,7 @@ class DiLoCo(Policy):
             )
 
     def _check_without_store(self) -> None:
-        for key, plain in (("quorum", 1), ("grace", 0.0), ("weight", "equal"), ("steps", "even")):
+        for key, plain in (("quorum", 1), ("grace", 0.0), ("weight", "equal"), ("steps", "even"), ("late", "plain")):
             if getattr(self, key) != plain:
                 raise PolicySpecError(
                     f"diloco: {key} is for workers that do not all wait for each other; leave it out, or write "
@@ -226,7 +235,11 @@ class DiLoCo(Policy):
                 delay=self.delay,
                 fragments=self.fragments,
                 dynamic=self.steps == "dynamic",
-                by_samples=self.weight == "tokens",
+                merging=Merging(
+                    by_samples=self.weight == "tokens",
+                    by_directions=self.merge == "rda",
+                    corrects=self.late == "heloco",
+                ),
                 clock=clock,
             )
         return BarrierMachine(period=self.period, delay=self.delay, clock=clock)

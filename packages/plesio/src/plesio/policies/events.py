@@ -287,9 +287,11 @@ class Apply(_Tagged, frozen=True, kw_only=True):
             application.
         by_samples: True if an update counts in the mean by the samples that it is made of.
         fragment: Number of the group of tensors that they are of, whose optimizer's rounds are its own.
+        by_directions: True if the mean is that of their lengths in the mean of their directions.
+        corrected: True if those with a staleness lose what points against the outer momentum.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("share", "age", "by_samples", "fragment")
+    omits: ClassVar[tuple[str, ...]] = ("share", "age", "by_samples", "fragment", "by_directions", "corrected")
 
     updates: tuple[tuple[int, int], ...]
     weight: float
@@ -299,6 +301,8 @@ class Apply(_Tagged, frozen=True, kw_only=True):
     age: float = 0.0
     by_samples: bool = False
     fragment: int = 0
+    by_directions: bool = False
+    corrected: bool = False
 
 
 class Refuse(_Tagged, frozen=True, kw_only=True):

@@ -165,6 +165,7 @@ _FORMS = {
             "grace": ("grace", _grace),
             "weight": ("weight", str),
             "steps": ("steps", str),
+            "late": ("late", str),
             "compress": ("compression", parse_compression),
         },
     ),

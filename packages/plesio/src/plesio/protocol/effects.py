@@ -57,6 +57,8 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
         age: The same.
         samples: Samples of all workers that have been trained on with these.
         fragment: Fragment, as in `plesio.policies.Apply`.
+        by_directions: The same.
+        late: Which of the updates are corrected; None: none.
     """
 
     updates: tuple[tuple[int, int], ...]
@@ -68,11 +70,14 @@ class ApplyOrder(_Order, frozen=True, kw_only=True):
     age: float = 0.0
     samples: int = 0
     fragment: int = 0
+    by_directions: bool = False
+    late: tuple[bool, ...] | None = None
 
     def left_out(self) -> tuple[str, ...]:
         """Share and age go together."""
         whole: tuple[str, ...] = ("share", "age") if (self.share, self.age) == (1.0, 0.0) else ()
-        whole = whole if self.fragment else ("fragment", *whole)
+        plain = (("fragment", 0), ("by_directions", False), ("late", None))
+        whole = (*(key for key, usual in plain if getattr(self, key) == usual), *whole)
         return whole if self.counts is not None else ("counts", *whole)
 
 

@@ -152,6 +152,8 @@ class Updates:
             share=action.share,
             age=action.age,
             fragment=action.fragment,
+            by_directions=action.by_directions,
+            late=tuple(tau > 0 for tau in action.staleness) if action.corrected else None,
             samples=ledger.samples.applied_positions,
         )
         every = self._snapshot_every

@@ -40,6 +40,7 @@ from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.interleaved import InterleavedOptimizer
+from plesio.runtime.server.merging import along_momentum, mean_by_directions, mean_of
 
 __all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
 
@@ -247,17 +248,17 @@ class Shard:
             tensor = self._tensors[index]
             if self._slices[index].kind == "buffer":
                 count = sum(n for _, n in values)
-                tensor.lerp_(_mean(values, count), min(1.0, count / order.num_live))
+                tensor.lerp_(mean_of(values, count), min(1.0, count / order.num_live))
             elif self._update == "delta" and self._optimizer is None:
-                tensor.add_(_mean(values, sum(counts)), alpha=order.weight)
+                tensor.add_(mean_of(values, sum(counts)), alpha=order.weight)
             elif order.share == 0:  # kept back of rounds that momentum has taken note of
                 assert self._optimizer is not None
                 rate = self._optimizer.param_groups[self._group_of[self._slices[index].group]]["lr"]
-                tensor.detach().add_(_mean(values, sum(counts)), alpha=order.weight * rate)
+                tensor.detach().add_(mean_of(values, sum(counts)), alpha=order.weight * rate)
             elif self._update == "delta":  # of a round, of which this is a share
-                tensor.grad = _mean(values, sum(counts)) * -(order.weight / order.share)
+                tensor.grad = self._merged(index, pending, counts, order) * -(order.weight / order.share)
             else:
-                tensor.grad = _mean(values, sum(counts))
+                tensor.grad = mean_of(values, sum(counts))
             self._changed_at[index] = order.version
         # one step, of all slices together
         for stepper in self._steps_of(order.fragment) if order.share > 0 else ():
@@ -265,6 +266,20 @@ class Shard:
         for view, tensor in self._narrow(touched):  # what is pulled is rounded
             view.copy_(tensor.detach())
         self.version = order.version
+
+    def _merged(
+        self, index: int, pending: Sequence[_Pending], counts: Sequence[int], order: ApplyOrder
+    ) -> torch.Tensor:
+        """Return the mean of the deltas of a slice, as the order has it made."""
+        assert self._optimizer is not None
+        momentum = self._optimizer.state.get(self._tensors[index], {}).get("momentum_buffer")
+        late = order.late or [False for _ in pending]
+        values = [
+            (along_momentum(one.values[index], momentum) if is_late else one.values[index], number)
+            for one, number, is_late in zip(pending, counts, late, strict=True)
+            if index in one.values
+        ]
+        return (mean_by_directions if order.by_directions else mean_of)(values, sum(counts))
 
     def _steps_of(self, fragment: int) -> list[InterleavedOptimizer]:
         if fragment not in self._steps:
@@ -353,14 +368,3 @@ def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tens
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-
-
-def _mean(values: Sequence[tuple[torch.Tensor, int]], count: int) -> torch.Tensor:
-    """Sum of value times number, over ``count``: an update without this slice counts as zero, as in an all-reduce."""
-    first, times = values[0]
-    if times == count:
-        return first
-    total = first * times if times > 1 else first.clone()
-    for value, number in values[1:]:
-        total.add_(value, alpha=number)
-    return total.div_(count)

@@ -98,6 +98,7 @@ class Reference:
         sizes = [p.numel() for p in parameters_of(self.workers[0][0])]
         all_places = torch.arange(sum(sizes)).split(sizes)
         parts = fragments_of(sizes, num_fragments=policy.fragments)
+        self.sizes = [[sizes[tensor] for tensor in part] for part in parts]
         self.places = [torch.cat([all_places[tensor] for tensor in part]) for part in parts]
         self.bases = [[self.shared[0][places] for places in self.places] for _ in range(num_workers)]
         self.kept_back = [torch.zeros_like(self.shared[0]) for _ in range(num_workers)]
@@ -161,12 +162,35 @@ class Reference:
         if action.share == 0:
             after = before.add(deltas[0], alpha=action.weight * self.eta)
         else:
-            gradient = torch.stack(list(deltas)).sum(0).div_(len(deltas)) * -(action.weight / action.share)
+            gradient = self.mean(deltas, action) * -(action.weight / action.share)
             after = self.stepped(before, gradient, action)
         assert action.age == 0.0, "momentum remembers as long as it is told to"
         self.shared.append(self.shared[-1].index_copy(0, places, after))
         if self.part[fragment] >= 1 - 1e-6:
             self.end_round(fragment)
+
+    def mean(self, deltas: Sequence[Tensor], action: Apply) -> Tensor:
+        """Tensor by tensor: of late deltas without what is against the momentum, and perhaps by directions."""
+        velocities = self.velocity[self.places[action.fragment]].split(self.sizes[action.fragment])
+        merged = []
+        for velocity, *parts in zip(
+            velocities, *(delta.split(self.sizes[action.fragment]) for delta in deltas), strict=True
+        ):
+            if action.corrected:
+                parts = [
+                    self.turned(part, velocity) if tau else part
+                    for part, tau in zip(parts, action.staleness, strict=True)
+                ]
+            mean = torch.stack(parts if not action.by_directions else [part / part.norm() for part in parts]).sum(0)
+            mean.div_(len(parts))
+            radius = sum(float(part.norm()) for part in parts) / len(parts)
+            merged.append(mean * (radius / (float(mean.norm()) or 1.0)) if action.by_directions else mean)
+        return torch.cat(merged)
+
+    @staticmethod
+    def turned(delta: Tensor, velocity: Tensor) -> Tensor:
+        along = float((delta * velocity).sum())
+        return delta if along <= 0 else delta.sub(velocity, alpha=along / float((velocity * velocity).sum()))
 
     def end_round(self, fragment: int) -> None:
         if not self.part[fragment]:
@@ -193,7 +217,8 @@ class Reference:
 
 QUORA = ["5", "5,quorum=2", "5,quorum=3,outer_momentum=0.3", "5,quorum=4", "5,quorum=2,grace=30ms", "5,steps=dynamic",
          "6,fragments=2", "6,fragments=3,quorum=2", "8,fragments=4,quorum=3,grace=30ms", "6,fragments=2,quorum=4",
-         "8,fragments=2,steps=dynamic"]  # fmt: skip
+         "8,fragments=2,steps=dynamic", "5,late=heloco", "6,fragments=2,quorum=2,merge=rda",
+         "5,quorum=3,grace=30ms,merge=rda,late=heloco"]  # fmt: skip
 COMPRESSED = ["5,compress=topk:0.2", "5,quorum=2,compress=qsgd:4+feedback", "5,compress=qsgd:8",
               "5,compress=fp16+feedback", "5,compress=qsgd:2", "5,quorum=2,compress=topk:0.25+chunks:8+bits:2",
               "10,fragments=2,compress=topk:0.2"]  # fmt: skip
@@ -220,7 +245,7 @@ def test_it_is_the_run_of_its_log_to_the_bit(options: str, num_steps: int, tmp_p
 
 OUTER = ["5", "5,delay=2", "5,delay=3,alpha=0", "5,outer_momentum=0.5,outer_lr=1", "5,outer=adam,outer_lr=0.02",
          "10,fragments=2,outer_momentum=0", "8,fragments=4,delay=1,alpha=0.3,outer_momentum=0",
-         "5,compress=topk:0.3,outer_momentum=0"]  # fmt: skip
+         "5,compress=topk:0.3,outer_momentum=0", "5,merge=rda"]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", OUTER)

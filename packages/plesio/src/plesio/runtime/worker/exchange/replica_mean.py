@@ -206,7 +206,9 @@ class _Lengths:
         lengths = self._of(delta)
         mean = lengths * weight
         self._mean = mean, self._group.all_reduce(mean)
-        return self._scaled(delta, 1 / torch.where(lengths == 0, 1, lengths))
+        # divided, so that directions of one number are 1 and -1 and may cancel out
+        parts = zip(parts_of(delta, self._tensors), torch.where(lengths == 0, 1, lengths), strict=True)
+        return torch.cat([(part / length).reshape(-1) for part, length in parts])
 
     def given_to(self, directions: Tensor) -> Tensor:
         """Return the mean directions in the mean lengths."""
@@ -214,14 +216,12 @@ class _Lengths:
         (mean, work), self._mean = self._mean, None
         work.wait()
         lengths = self._of(directions)
-        return self._scaled(directions, mean / torch.where(lengths == 0, 1, lengths))
+        factors = mean / torch.where(lengths == 0, 1, lengths)
+        parts = zip(parts_of(directions, self._tensors), factors, strict=True)
+        return torch.cat([(part * factor).reshape(-1) for part, factor in parts])
 
     def _of(self, flat: Tensor) -> Tensor:
         return torch.stack([torch.linalg.vector_norm(part) for part in parts_of(flat, self._tensors)])
-
-    def _scaled(self, flat: Tensor, factors: Tensor) -> Tensor:
-        parts = zip(parts_of(flat, self._tensors), factors, strict=True)
-        return torch.cat([(part * factor).reshape(-1) for part, factor in parts])
 
 
 def _mean_now(tensors: Sequence[Tensor], group: Summing) -> Tensor:
