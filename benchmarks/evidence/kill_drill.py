@@ -6,9 +6,9 @@
 the machine's cores are not the limit. In the drill one of the workers that train, drawn by chance, is killed (SIGKILL)
 at every moment, and `plesio run --join` starts another. The undisturbed run trains on as many samples.
 
-A worker is there from when `plesio.join` returns until it is killed or leaves its loop. *Goodput* is the samples
-of the run for each second of a worker that is there, over the same of the undisturbed run. A *stall* is the longest that
-a survivor goes without finishing a step from one moment to the next, less its median step.
+A worker is there from when `plesio.join` returns until it is killed or leaves its loop. *Goodput* is the samples of the
+run for each second of a worker that is there, over the same of the undisturbed run. A *stall* is the longest that a
+survivor goes without finishing a step from one moment to the next, less its median step.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,19 +10,22 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import plesio
 from plesio.core.errors import TransportError
 from plesio.core.results import RunResult
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
+from plesio.cost.link import Link
+from plesio.cost.link_changes import LinkChange
 from plesio.policies import Reviewed, parse_policy, read_log, verify
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from support import counted_training
 from support.counted_training import BATCH_SIZE, NUM_SAMPLES, Worker, join, lose, pacer_of
 from support.problems import Problem, perceptron
+from support.workers import workers_of
 
 NUM_WORKERS, LOOPS = 3, 4
 COLLECTIVE = [
@@ -255,3 +259,27 @@ def test_checkpoints_are_taken_after_a_loss_on_the_store(policy: str, tmp_path: 
     assert_went_on(simulation, lost=[1], joined=0)
     latest = max(tmp_path.glob("step-*/manifest.json"))
     assert '"workers":[0,2]' in latest.read_text().replace(" ", "").replace("\n", "")
+
+
+def test_on_the_store_all_servers_fill_a_newcomer_at_once() -> None:
+    """It is on the host of worker 0; the links of the others are thin, and each sends the part that its server has."""
+    thin = tuple(LinkChange(at_s=0.0, link="nic", number=host, bytes_per_s=1e6) for host in (1, 2, 3))
+    cluster = replace(
+        Cluster.one_host(1), name="hosts", hosts=4, nic=Link(latency_s=5e-5, bytes_per_s=1e8), changes=thin
+    )
+
+    def fill_s(num_servers: int) -> float:
+        def work(job: VirtualJob) -> float:
+            model, came_s = torch.nn.Linear(250, 250), job.clock.now_s()
+            options = plesio.JoinOptions(pacer=pacer_of(job), num_servers=num_servers)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            with plesio.join(model, optimizer, policy="diloco:40,exchange=store", options=options) as session:
+                filled_s = job.clock.now_s() - came_s
+                for (x,) in session.shard(DataLoader(TensorDataset(torch.randn(240, 250)))):
+                    model(x).square().mean().backward()
+                    session.step()
+            return filled_s
+
+        return workers_of(simulate(work, num_workers=4, cluster=cluster, faults=[join(at_s=0.9)]))[4]
+
+    assert fill_s(2) == pytest.approx(2 * fill_s(4), rel=0.05)
