@@ -1,10 +1,13 @@
-"""DiLoCo's outer optimizer on a small model: perplexity at equal samples, time to BSP's, and what predicts both.
+"""DiLoCo's outer optimizer on small models: perplexity at equal samples, time to BSP's, and what predicts both.
 
-Four virtual workers train `stdlib_lm` for one epoch with AdamW, over links of 10 or 100 Mbit/s.
+Four virtual workers train `stdlib_lm` for one epoch with AdamW, over links of 10 or 100 Mbit/s; `rates` can be asked of
+other tasks, and `frontier` is of a smaller one.
 
     python benchmarks/evidence/outer.py policies --seeds 3       # bsp, local_sgd and diloco by momentum and compression
     python benchmarks/evidence/outer.py policies --only diloco:8,outer_momentum=0.3 --seeds 3
-    python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum, seed 0
+    python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum
+    python benchmarks/evidence/outer.py rates --task digits --seeds 2
+    python benchmarks/evidence/outer.py frontier --seeds 2       # local steps by batch, momentum, moments and bits
 
 ρ is the mean cosine of successive outer gradients. If they agree so from each one to the next, each moves the shared
 parameters by η (1 + μ / (1 - μρ)) of itself in the end: the *effective rate*. `rates` sorts by it.
@@ -18,9 +21,9 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from plesio.bench.recipe import make_recipe
 from plesio.core.results import RunResult
 from plesio.policies import parse_policy
 from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.tasks.digits import cross_entropy, digits
 from plesio.tasks.stdlib_lm import stdlib_lm
 from plesio.tasks.task import Task
 
@@ -39,13 +43,58 @@ from kept_runs import keep_runs
 from record import plus_minus, print_table
 
 OUT = Path(__file__).parents[2] / "runs" / "outer"
-OPTIONS = {"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}
 STEP_TIME = {"kind": "lognormal", "mean": "20 ms", "cv": 0.1}
-LENGTH: dict[str, Any] = {"epochs": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A task, its options and the length of a run; each worker's batch is of ``batch_size`` samples."""
+
+    task: str = "stdlib_lm"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 8
+    length: Mapping[str, int]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its runs."""
+        names = (f"{name}-{value}" for name, value in sorted({**self.options, **self.length}.items()))
+        return OUT / "-".join((self.task.rpartition(":")[2], str(self.batch_size), *names))
+
+
+SETTINGS = {
+    "stdlib_lm": Setting(
+        options={"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}, length={"epochs": 1}
+    ),
+    "small": Setting(
+        options={"width": 32, "depth": 1, "context": 32, "corpus_bytes": 200_000}, length={"samples": 12_800}
+    ),
+    "digits": Setting(task=f"{__file__}:digits_loss", length={"epochs": 8}),
+}
+BATCHES, FRONTIER_STEPS, FRONTIER_PERIODS = (2, 8, 32), 180, (8, 30)
+FRONTIER = {
+    "`local_sgd:H`": "local_sgd:{0}",
+    "`diloco:H,outer_momentum=0.3`": "diloco:{0},outer_momentum=0.3",
+    "`local_sgd:H,moments=mean`": "local_sgd:{0},moments=mean",
+    "the same in 4 bits": "local_sgd:{0},moments=mean,compress=qsgd:4",
+}
 LINKS = ("10 Mbit/s", "100 Mbit/s")
 MOMENTA = (0.0, 0.3, 0.6, 0.9)
 PAIRS = {
-    8: ((0.7, 0.0), (0.7, 0.3), (0.7, 0.6), (0.7, 0.9), (0.25, 0.9), (0.35, 0.9), (0.45, 0.6), (1.0, 0.3), (1.4, 0.0)),
+    8: (
+        *(
+            (0.7, 0.0),
+            (0.7, 0.3),
+            (0.7, 0.6),
+            (0.7, 0.9),
+            (0.25, 0.9),
+            (0.35, 0.9),
+            (0.45, 0.6),
+            (1.0, 0.0),
+            (1.0, 0.3),
+        ),
+        (1.4, 0.0),
+    ),
     32: ((0.7, 0.0), (0.7, 0.3), (0.7, 0.6), (0.7, 0.9), (0.38, 0.9), (0.55, 0.6), (1.4, 0.0)),
 }
 """Outer rates and momenta by local steps."""
@@ -86,20 +135,20 @@ def autocorrelation(gradients: Sequence[Tensor]) -> float:
     return statistics.fmean(found) if found else math.nan
 
 
-def do(policy: str, *, seed: int, link: str | None = None) -> RunResult:
+def do(policy: str, setting: Setting, *, seed: int, link: str | None = None) -> RunResult:
     """Return a run; with a link only its times, of steps without a gradient: under these policies they are the same."""
     cluster = f'hosts = 4\n[nic]\nlatency = "50 us"\nbandwidth = "{link or LINKS[-1]}"\n'
-    task = "stdlib_lm" if link is None else f"{__file__}:weightless"
+    task = setting.task if link is None else f"{__file__}:weightless"
     recipe = make_recipe(
         {
-            "task": {"name": task, "batch_size": 8, "options": OPTIONS},
-            "run": {"policies": [policy], "seeds": [seed], **LENGTH, "evaluate_every": 512},
+            "task": {"name": task, "batch_size": setting.batch_size, "options": dict(setting.options)},
+            "run": {"policies": [policy], "seeds": [seed], **setting.length, "evaluate_every": 512},
             "workers": {"count": 4, "cluster": cluster, "step_time": STEP_TIME},
         },
         folder=Path.cwd(),
         where="outer.py",
     )
-    out = folder_of(policy, seed=seed, link=link)
+    out = folder_of(policy, setting, seed=seed, link=link)
     with recorded_outer_gradients() as seen:
         [run] = keep_runs(recipe, out=out)[parse_policy(policy).spec]
     if seen and link is None:
@@ -108,16 +157,26 @@ def do(policy: str, *, seed: int, link: str | None = None) -> RunResult:
     return run
 
 
-def folder_of(policy: str, *, seed: int, link: str | None = None) -> Path:
+def folder_of(policy: str, setting: Setting, *, seed: int, link: str | None = None) -> Path:
     name = "trained" if link is None else link.replace(" ", "-").replace("/", "-")
     spec = parse_policy(policy).spec.replace(":", "-").replace(",", "-")
-    return OUT / str(LENGTH.get("samples", "epoch")) / name / spec / str(seed)
+    return setting.folder / name / spec / str(seed)
 
 
-def rho_of(policy: str, *, seed: int) -> float:
+def rho_of(policy: str, setting: Setting, *, seed: int) -> float:
     """Return ρ of a run that has been done; NaN without an outer optimizer."""
-    kept = folder_of(policy, seed=seed) / "rho.json"
+    kept = folder_of(policy, setting, seed=seed) / "rho.json"
     return float(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else math.nan
+
+
+def digits_loss() -> Task:
+    """Make the task `digits`, judged by the loss on all that it trains on, which is finer than the accuracy."""
+    return replace(digits(), metric=_loss_on_all, metric_name="loss", metric_goal="min", target=None)
+
+
+def _loss_on_all(model: nn.Module) -> float:
+    with torch.no_grad():
+        return float(cross_entropy(model, digits().train_set()[:]))
 
 
 def weightless(**options: Any) -> Task:
@@ -143,59 +202,79 @@ def effective_rate(rate: float, momentum: float, rho: float) -> float:
     return rate * (1 + momentum / (1 - momentum * rho))
 
 
-def show_policies(policies: Sequence[str], *, seeds: int, goal: float | None) -> None:
+def show_policies(policies: Sequence[str], setting: Setting, *, seeds: int, goal: float | None) -> None:
     """Print perplexities, and seconds to a goal: by default the final perplexity of bsp with the same seed."""
     rows = []
     for policy in policies:
-        runs = [do(policy, seed=seed) for seed in range(seeds)]
-        goals = [goal or do("bsp", seed=seed).final_metric or math.nan for seed in range(seeds)]
+        runs = [do(policy, setting, seed=seed) for seed in range(seeds)]
+        goals = [goal or do("bsp", setting, seed=seed).final_metric or math.nan for seed in range(seeds)]
         times: list[str] = []
         for link in LINKS:
-            own = [do(policy, seed=seed, link=link) for seed in range(seeds)]
+            own = [do(policy, setting, seed=seed, link=link) for seed in range(seeds)]
             to_goal = [time_to(goals[seed], runs[seed], own[seed]) for seed in range(seeds)]
             times += [plus_minus(to_goal, ".1f"), plus_minus([run.wall_s for run in own], ".1f")]
         found = plus_minus([run.final_metric or math.nan for run in runs])
-        rho = statistics.fmean(rho_of(policy, seed=seed) for seed in range(seeds))
+        rho = statistics.fmean(rho_of(policy, setting, seed=seed) for seed in range(seeds))
         rows.append([policy, found, f"{rho:.2f}", *times])
     timed = [f"{what}, {link}" for link in LINKS for what in ("s to the goal", "s in all")]
     print_table(f"{seeds} seeds", columns=["policy", "perplexity", "ρ", *timed], rows=rows)
 
 
-def show_rates() -> None:
-    """Print perplexities, in the order of effective rates."""
+def show_rates(setting: Setting, *, seeds: int) -> None:
+    """Print final metrics, in the order of effective rates."""
     for steps, pairs in PAIRS.items():
-        rows: list[tuple[float, ...]] = []
+        rows: list[tuple[float, list[str]]] = []
         for rate, momentum in pairs:
             policy = f"diloco:{steps},outer_lr={rate},outer_momentum={momentum}"
-            run, rho = do(policy, seed=0), rho_of(policy, seed=0)
-            rows.append((effective_rate(rate, momentum, rho), rate, momentum, rho, run.final_metric or math.nan))
-        print_table(
-            f"diloco:{steps}, seed 0",
-            columns=["η(1+μ/(1-μρ))", "η", "μ", "ρ", "perplexity"],
-            rows=[
-                (f"{e:.2f}", f"{eta}", f"{mu}", f"{rho:.2f}", f"{metric:.2f}")
-                for e, eta, mu, rho, metric in sorted(rows)
-            ],
-        )
+            found = [f"{do(policy, setting, seed=seed).final_metric:.4g}" for seed in range(seeds)]
+            rho = statistics.fmean(rho_of(policy, setting, seed=seed) for seed in range(seeds))
+            effective = effective_rate(rate, momentum, rho)
+            rows.append((effective, [f"{effective:.2f}", f"{rate}", f"{momentum}", f"{rho:.2f}", ", ".join(found)]))
+        columns = ["η(1+μ/(1-μρ))", "η", "μ", "ρ", "at the end, by seed"]
+        print_table(f"diloco:{steps}", columns=columns, rows=[row for _, row in sorted(rows)])
+
+
+def show_frontier(*, seeds: int) -> None:
+    """Print how far the loss ends above bsp's of equal samples, by batch, local steps and kind."""
+    rows = []
+    for batch_size in BATCHES:
+        length = {"samples": FRONTIER_STEPS * batch_size * 4}
+        setting = replace(SETTINGS["small"], batch_size=batch_size, length=length)
+        losses = [_loss("bsp", setting, seed=seed) for seed in range(seeds)]
+        for period in FRONTIER_PERIODS:
+            cells = []
+            for text in FRONTIER.values():
+                own = [_loss(text.format(period), setting, seed=seed) for seed in range(seeds)]
+                above = [100 * (loss / bsp - 1) for loss, bsp in zip(own, losses, strict=True)]
+                cells.append(plus_minus(above, "+.1f"))
+            rows.append([f"{batch_size}, {period}", *cells])
+    print_table(f"% of loss above bsp's, {seeds} seeds", columns=["batch, H", *FRONTIER], rows=rows)
+
+
+def _loss(policy: str, setting: Setting, *, seed: int) -> float:
+    return math.log(do(policy, setting, seed=seed).final_metric or math.nan)
 
 
 def main() -> None:
-    """Do one of the two."""
+    """Do one of the three."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["policies", "rates"])
+    parser.add_argument("what", choices=["policies", "rates", "frontier"])
+    parser.add_argument("--task", choices=list(SETTINGS), default="stdlib_lm", help="of rates (stdlib_lm)")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="a policy, instead of all; may be given again")
     parser.add_argument("--samples", type=int, help="length of a run, instead of an epoch of 14,028")
     parser.add_argument("--goal", type=float, help="a perplexity, instead of bsp's final one")
     arguments = parser.parse_args()
+    setting = SETTINGS[arguments.task]
     if arguments.samples is not None:
-        LENGTH.clear()
-        LENGTH["samples"] = arguments.samples
+        setting = replace(setting, length={"samples": arguments.samples})
     torch.set_num_threads(1)
     if arguments.what == "rates":
-        show_rates()
+        show_rates(setting, seeds=arguments.seeds)
+    elif arguments.what == "frontier":
+        show_frontier(seeds=arguments.seeds)
     else:
-        show_policies(arguments.only or POLICIES, seeds=arguments.seeds, goal=arguments.goal)
+        show_policies(arguments.only or POLICIES, setting, seeds=arguments.seeds, goal=arguments.goal)
 
 
 if __name__ == "__main__":

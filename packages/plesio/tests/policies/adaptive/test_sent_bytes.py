@@ -17,6 +17,7 @@ from plesio.policies import Reviewed
 from plesio.policies.adaptive.numbers import Options
 from plesio.policies.adaptive.system.sent_bytes import SentBytes
 from plesio.policies.adaptive.system.setting import (
+    COARSE_SHARE,
     IN_LOW_RANK,
     ON_THE_STORE,
     ROUNDED_SHARE,
@@ -52,6 +53,7 @@ def test_dense_gradients_are_as_large_as_parameters():
     for kind in ("gradients", "parameters", "store"):
         assert SentBytes().ratio(kind, Sent.FULL, to="gradients", to_sent=Sent.FULL) == 1.0
         assert SentBytes().ratio(kind, Sent.ROUNDED, to="gradients", to_sent=Sent.FULL) == ROUNDED_SHARE
+        assert SentBytes().ratio(kind, Sent.COARSE, to="gradients", to_sent=Sent.FULL) == COARSE_SHARE
 
 
 @pytest.mark.parametrize("dense", [0.0, 1000.0])

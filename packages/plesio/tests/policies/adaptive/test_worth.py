@@ -6,7 +6,14 @@ import pytest
 
 from plesio.policies.adaptive.numbers import Numbers
 from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
-from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import (
+    COARSE_STEPS,
+    IN_LOW_RANK,
+    ON_THE_STORE,
+    SYNCHRONOUS,
+    Sent,
+    Setting,
+)
 from plesio.policies.adaptive.worth import Worth, kind_of
 
 LOCAL, LOOSER = Setting.of(period=4, delay=0), Setting.of(period=8, delay=0)
@@ -50,8 +57,8 @@ def worth_of(
 
 
 def test_each_setting_is_looser_than_bsp_by_one_kind():
-    settings = [SYNCHRONOUS, ROUNDED, IN_LOW_RANK, LOCAL, BY_RACKS, *ON_THE_STORE[:1]]
-    assert [kind_of(it) for it in settings] == [None, "rounded", "low rank", "local", "racks", "store"]
+    settings = [SYNCHRONOUS, ROUNDED, COARSE_STEPS, IN_LOW_RANK, LOCAL, BY_RACKS, *ON_THE_STORE[:1]]
+    assert [kind_of(it) for it in settings] == [None, "rounded", "coarse", "low rank", "local", "racks", "store"]
 
 
 def test_more_slack_is_worth_less():

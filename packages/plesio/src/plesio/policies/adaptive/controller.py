@@ -16,7 +16,7 @@ from plesio.policies.adaptive.guard import Alarm, Guard
 from plesio.policies.adaptive.numbers import Options
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
-from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Setting
 from plesio.policies.adaptive.system.times import SettingTimes
 from plesio.policies.adaptive.trend import Point, Trial
 from plesio.policies.adaptive.worth import Worth, kind_of
@@ -34,7 +34,6 @@ GOT_ON = 0.02
 """Share by which the loss must be below that of a kept state, so that going back to this state is of no use."""
 HOPELESS = 10.0
 """Multiple of the highest loss of a kept state, from which a run does not come back by itself."""
-ROUNDED = Setting.of(period=1, delay=0, sent=Sent.ROUNDED)
 LEAST_LEFT = 16
 """Steps of a trial. With fewer and a period before the strict end nothing looser is tried; a quarter for the rest."""
 SHOWN = 3
@@ -277,7 +276,7 @@ class Controller:
 
     def _strict_share(self, times_s: Mapping[Setting, float]) -> float:
         """Return the share of the steps at the end that are without slack: fewer the slower they are."""
-        strict_s = min(times_s[it] for it in (SYNCHRONOUS, ROUNDED) if it in times_s)
+        strict_s = min(time_s for it, time_s in times_s.items() if not it.slack)
         ratio, most = strict_s / min(times_s.values()), self._numbers.finish_time
         return min(self._numbers.finish, most / (most + (1 - most) * ratio))
 

@@ -3,6 +3,7 @@
 By kind, and what is known beforehand:
 
     rounded       almost nothing is lost: rounding is right in the mean (docs/log.md, section 14)
+    coarse        4 bits have 12 times the error of 8 there, and so 12 times the price
     low rank      a part of each gradient comes late; not where the optimizer normalises (section 41)
     local, racks  a price that grows with each doubling of 1 + drift, the steps that replicas are apart by: with r of
                   them it is r (r + 1) / 2 prices; more where data differ, and under momentum, by which a replica
@@ -29,7 +30,8 @@ from plesio.policies.adaptive.system.setting import Sent, Setting
 
 __all__ = ["Worth", "kind_of"]
 
-ROUNDED, LOW_RANK = 0.005, 0.08
+ROUNDED, COARSE, LOW_RANK = 0.005, 0.06, 0.08
+_ROUNDINGS = {Sent.ROUNDED: "rounded", Sent.COARSE: "coarse"}
 UNLIKE = 1.6
 """Variance between many workers over that within them, above which their data differ."""
 PASSED = 0.7
@@ -74,6 +76,7 @@ class Worth:
             "racks": _Price(numbers.price, numbers.doubt),
             "store": _Price(numbers.store_price, numbers.store_doubt),
             "rounded": _Price(ROUNDED, ROUNDED),
+            "coarse": _Price(COARSE, COARSE),
             "low rank": _Price(LOW_RANK, LOW_RANK / 2),
         }
         self._noises: deque[float] = deque(maxlen=4)
@@ -103,10 +106,13 @@ class Worth:
         kind = kind_of(setting)
         if kind is None:
             return 0.0, 0.0
-        rounded, price = self._prices["rounded"], self._prices[kind]
-        mean, deviation = (-rounded.mean, rounded.deviation) if setting.sent is Sent.ROUNDED else (0.0, 0.0)
-        if kind == "rounded":
+        mean, deviation = 0.0, 0.0
+        if setting.sent in _ROUNDINGS:
+            rounding = self._prices[_ROUNDINGS[setting.sent]]
+            mean, deviation = -rounding.mean, rounding.deviation
+        if kind in ("rounded", "coarse"):
             return mean, deviation
+        price = self._prices[kind]
         assert self._reading is not None, "nothing was observed"
         normalises = self._reading.normalises
         if kind == "low rank" and normalises:
@@ -129,7 +135,7 @@ class Worth:
             return
         self._prices[kind].deviation *= PASSED
         assert self._reading is not None, "nothing was observed"
-        noise = self._of_noise(setting) if self._reading.normalises and kind not in ("rounded", "low rank") else 0.0
+        noise = self._of_noise(setting) if self._reading.normalises and kind in WITH_SLACK else 0.0
         if found is not None and math.isfinite(noise):
             rungs = _rungs(kind, drift)
             self._prices[kind].see((noise - found[0]) / rungs, found[1] / rungs)
@@ -177,7 +183,7 @@ def kind_of(setting: Setting) -> str | None:
     if setting.on_store:
         return "store"
     if setting.steps_together:
-        return {Sent.FULL: None, Sent.ROUNDED: "rounded", Sent.LOW_RANK: "low rank"}[setting.sent]
+        return {Sent.FULL: None, Sent.LOW_RANK: "low rank", **_ROUNDINGS}[setting.sent]
     return "racks" if setting.by_racks else "local"
 
 

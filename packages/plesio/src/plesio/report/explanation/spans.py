@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from plesio.core.results import RunResult
 from plesio.policies import EventLog, Resumed, Reviewed, Steer, parse_policy
 from plesio.policies.adaptive.readings.review import GradientPairs
-from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
+from plesio.policies.adaptive.system.setting import COARSE_STEPS, IN_LOW_RANK, SYNCHRONOUS
 from plesio.report.explanation.model import Noise, PolicySpan
 
 __all__ = ["RecordedClock", "ReviewRound", "noises_of", "read_answers", "read_spans", "slack_of"]
@@ -72,13 +72,14 @@ class RecordedClock:
 
 
 def slack_of(spec: str) -> int:
-    """Return the steps that a worker goes on without news of the others; in low rank as `Setting` has it.
+    """Return the steps that a worker goes on without news of the others; in low rank and 4 bits as `Setting` has it.
 
     >>> [slack_of(spec) for spec in ("bsp", "local_sgd:8,delay=4", "ssp:7,period=1", "bsp,compress=powersgd:4")]
     [0, 11, 1, 1]
     """
-    if spec == IN_LOW_RANK.spec:
-        return IN_LOW_RANK.slack
+    for setting in (IN_LOW_RANK, COARSE_STEPS):
+        if spec == setting.spec:
+            return setting.slack
     policy = parse_policy(spec)
     return int(policy.period if policy.exchange == "store" else policy.bound)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plesio.policies.adaptive.system.setting import ROUNDED_SHARE, Sent
+from plesio.policies.adaptive.system.setting import COARSE_SHARE, ROUNDED_SHARE, Sent
 from plesio.policies.events import Reviewed
 
 __all__ = ["Kind", "SentBytes"]
@@ -61,5 +61,10 @@ class SentBytes:
         return self._bytes(kind, sent) / self._bytes(to, to_sent)
 
     def _bytes(self, kind: Kind, sent: Sent) -> float:
-        share = {Sent.FULL: 1.0, Sent.ROUNDED: ROUNDED_SHARE, Sent.LOW_RANK: self.low_rank_share}[sent]
+        share = {
+            Sent.FULL: 1.0,
+            Sent.ROUNDED: ROUNDED_SHARE,
+            Sent.COARSE: COARSE_SHARE,
+            Sent.LOW_RANK: self.low_rank_share,
+        }[sent]
         return self.dense * share + self.rows if kind == "gradients" else (self.dense + self.tables) * share
