@@ -1,4 +1,4 @@
-"""Exchanges with the store behind the training, and DiLoCo on the store: the tables of docs/log.md, section 85.
+"""Exchanges with the store behind the training, and DiLoCo on the store: docs/log.md, sections 85 and 93.
 
     python benchmarks/evidence/store_exchanges.py thin        # the blocked share of three workers on links of 16 Mbit/s
     python benchmarks/evidence/store_exchanges.py quorum      # the blocked share of 3 to 8 workers with a quorum of 2
@@ -6,6 +6,8 @@
     python benchmarks/evidence/store_exchanges.py unequal     # rounds of all and quorums, speeds 1, 1, 0.5 and 0.25
     python benchmarks/evidence/store_exchanges.py adam        # Adam as the outer optimizer, the same speeds
     python benchmarks/evidence/store_exchanges.py drill       # eight workers, of which nine are killed and replaced
+    python benchmarks/evidence/store_exchanges.py compress    # bytes, time and accuracy of compressed exchanges
+    python benchmarks/evidence/store_exchanges.py options     # fragments, rda and heloco, speeds 1, 1, 0.5 and 0.25
 
 All runs are in virtual time. They are kept in runs/store_exchanges/; what is there is not done again.
 """
@@ -69,10 +71,10 @@ def lognormal(mean: str, cv: float) -> dict[str, Any]:
     return {"kind": "lognormal", "mean": mean, "cv": cv}
 
 
-def unequal_workers() -> dict[str, Any]:
+def unequal_workers(*, bandwidth: str = "1 Gbit/s") -> dict[str, Any]:
     return {
         "count": len(SPEEDS),
-        "cluster": hosts(len(SPEEDS), bandwidth="1 Gbit/s"),
+        "cluster": hosts(len(SPEEDS), bandwidth=bandwidth),
         "step_time": lognormal("20 ms", 0.1),
         "unequal": [{"rank": rank, "speed": speed} for rank, speed in enumerate(SPEEDS) if speed < 1],
     }
@@ -228,6 +230,36 @@ def show_drill() -> None:
     print_table("eight workers", columns=columns, rows=rows)
 
 
+def show_compress() -> None:
+    """Print what compression saves and costs, on links of 16 Mbit/s."""
+    forms = ("", "qsgd:8", "qsgd:2", "topk:0.015625+chunks+bits:2")
+    policies = [
+        f"{policy},compress={form}" if form else policy for policy in ("asp", "ssp:4", ON_STORE) for form in forms
+    ]
+    workers = unequal_workers(bandwidth="16 Mbit/s")
+    runs = do("compress", policies=policies, seeds=[0], task=DIGITS, workers=workers, run={"epochs": 4})
+    rows = []
+    for policy, [run] in runs.items():
+        [plain] = runs[policy.partition(",compress")[0]]
+        shares = [f"{run.bytes_sent_total / plain.bytes_sent_total:.2f}", f"{run.wall_s / plain.wall_s:.2f}"]
+        rows.append([policy, *shares, metrics([run], ".1f", scale=100)])
+    columns = ["policy", "bytes", "time", "accuracy"]
+    print_table("digits, 16 Mbit/s; bytes and time over those in full", columns=columns, rows=rows)
+
+
+def show_options() -> None:
+    """Print what DiLoCo's options on the store come to."""
+    high = "diloco:8,exchange=store,outer_momentum=0.6"
+    policies = (ON_STORE, f"{ON_STORE},fragments=4", f"{ON_STORE},late=heloco", f"{ON_STORE},quorum=2",
+                f"{ON_STORE},quorum=2,merge=rda", high, f"{high},late=heloco")  # fmt: skip
+    run = {"samples": 12_000}
+    runs = do("options", policies=policies, seeds=range(3), task=SMALL_LM, workers=unequal_workers(), run=run)
+    rows = [
+        [one, metrics(found, ".2f"), f"{statistics.fmean(r.wall_s for r in found):.1f}"] for one, found in runs.items()
+    ]
+    print_table(f"speeds {SPEEDS}, seeds 0 to 2", columns=["policy", "perplexity", "s"], rows=rows)
+
+
 SHOWS = {
     "thin": show_thin,
     "quorum": show_quorum,
@@ -235,6 +267,8 @@ SHOWS = {
     "unequal": show_unequal,
     "adam": show_adam,
     "drill": show_drill,
+    "compress": show_compress,
+    "options": show_options,
 }
 
 

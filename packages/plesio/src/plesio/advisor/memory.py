@@ -65,6 +65,8 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         served = (at.num_bytes + on_servers * at.scale * at.sizes.optimizer_bytes) / count
         if isinstance(outer, DiLoCo) and outer.outer_momentum > 0:
             served += at.num_bytes / count
+        if outer.compresses_pulls:
+            served += at.num_workers * at.num_bytes / count
         steps = not on_servers or outer.delay > 0  # behind an exchange, a worker's own optimizer
         copies = 1.0 + (outer.delay > 0) + outer.compression.keeps_residual
         return _need(at, optimizer_share=float(steps), exchange=served + copies * at.num_bytes)

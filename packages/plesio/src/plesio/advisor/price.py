@@ -141,9 +141,7 @@ def _on_store(policy: Policy, at: Situation) -> Price:
 
 
 def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
-    transfer_s = _store_s(
-        at, servers=servers, workers=at.num_workers, compression=policy.compression, share=1 / policy.fragments
-    )
+    transfer_s = _store_s(at, servers=servers, workers=at.num_workers, ways=_ways(policy, at))
     if math.isinf(policy.bound):
         pace_s = np.array(paces(at.compute_s))
         own_s = pace_s + np.maximum(0.0, transfer_s - policy.delay * pace_s) / policy.period
@@ -155,12 +153,16 @@ def _on_servers(policy: Policy, at: Situation, *, servers: int) -> Price:
     return replace(_priced(setting, at.compute_s, transfer_s), servers=servers)
 
 
-def _store_s(
-    at: Situation, *, servers: int, workers: int, compression: Compression = NO_COMPRESSION, share: float = 1.0
-) -> float:
-    """Return the seconds of a push and a pull of a share of the parameters, while all other workers' are under way."""
-    num_bytes, costs, shapes = share * at.num_bytes, at.costs, at.sizes.shapes
-    pushed_share = compression.payload_bits(shapes) / NO_COMPRESSION.payload_bits(shapes)
+def _ways(policy: Policy, at: Situation) -> float:
+    """Return the parts of the parameters that a push and a pull carry together; 2 in full."""
+    shapes = at.sizes.shapes
+    share = policy.compression.payload_bits(shapes) / NO_COMPRESSION.payload_bits(shapes)
+    return (share + (share if policy.compresses_pulls else 1.0)) / policy.fragments
+
+
+def _store_s(at: Situation, *, servers: int, workers: int, ways: float = 2.0) -> float:
+    """Return the seconds of a push and a pull, of so many times the parameters, while all others' are under way."""
+    num_bytes, costs = at.num_bytes, at.costs
     link = at.cluster.local if at.num_hosts == 1 else at.cluster.nic
     slowest = link.bytes_per_s
     if at.cluster.uplink is not None and len(at.racks) > 1:
@@ -168,9 +170,9 @@ def _store_s(
         slowest = min(slowest, share)
     # a server's interface carries what all workers send it; a worker's what it sends to all
     busiest = max(num_bytes, workers * num_bytes / servers if at.num_hosts > 1 else workers * num_bytes)
-    way_s = 2 * link.latency_s + (1 + pushed_share) * busiest / slowest
-    packing_s = 2 * (costs.pack_s + num_bytes / costs.pack_bytes_per_s + (servers - 1) * costs.message_s)
-    serving_s = 2 * costs.serve_s + 2 * num_bytes / servers / costs.serve_bytes_per_s
+    way_s = 2 * link.latency_s + ways * busiest / slowest
+    packing_s = 2 * (costs.pack_s + (servers - 1) * costs.message_s) + ways * num_bytes / costs.pack_bytes_per_s
+    serving_s = 2 * costs.serve_s + ways * num_bytes / servers / costs.serve_bytes_per_s
     return way_s + packing_s + serving_s
 
 
@@ -180,7 +182,7 @@ def _by_racks(policy: Hierarchical, at: Situation) -> Price:
     outer = policy.outer
     if outer.exchange == "store":
         between_s = _store_s(
-            at, servers=min(usual_servers(at), len(at.racks)), workers=len(at.racks), compression=outer.compression
+            at, servers=min(usual_servers(at), len(at.racks)), workers=len(at.racks), ways=_ways(outer, at)
         )
         setting = Setting(slack=1, period=outer.period, delay=0, bound=int(min(outer.bound, _LARGEST_BOUND)))
         found = _priced(setting, steps_s, between_s, beside_s=inside_s / 2)

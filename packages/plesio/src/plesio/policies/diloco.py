@@ -204,6 +204,11 @@ class DiLoCo(Policy):
         return self.delay if self.exchange == "store" else 0
 
     @property
+    def compresses_pulls(self) -> bool:
+        """True on the store, where a worker trains long enough on what it pulls."""
+        return self.exchange == "store" and self.compression != NO_COMPRESSION
+
+    @property
     def looks_at_pace(self) -> bool:
         """True if slow workers make fewer steps."""
         return self.steps == "dynamic"

@@ -151,6 +151,11 @@ class Policy:
         return NO_COMPRESSION
 
     @property
+    def compresses_pulls(self) -> bool:
+        """True if what a worker pulls from the store is compressed, too."""
+        return False
+
+    @property
     def hook(self) -> TorchHook | None:
         """Torch's own hook that sends DDP's gradients; None where Plesio, or DDP by itself, does."""
         return None

@@ -89,13 +89,15 @@ class Pull(Message, frozen=True, kw_only=True, tag=3):
         after: Clock of the worker's last update, which must have been decided on.
         known: Version that it has; None for none.
         present: Indices of the slices that it asks for, if they are not all.
+        compressed: The compression in which it would have how they have changed, if it has a version.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("present",)
+    omits: ClassVar[tuple[str, ...]] = ("present", "compressed")
 
     after: int
     known: int | None
     present: tuple[int, ...] | None = None
+    compressed: str | None = None
 
 
 class Pulled(Message, frozen=True, kw_only=True, tag=4):
@@ -107,15 +109,17 @@ class Pulled(Message, frozen=True, kw_only=True, tag=4):
         held_s: Seconds that the answer was held back for others.
         halted: The worker stops here, whatever its credit.
         samples: Samples of all workers that are in the parameters.
+        compressed: The payload has how the slices have changed, in the compression that was asked for.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("halted", "samples")
+    omits: ClassVar[tuple[str, ...]] = ("halted", "samples", "compressed")
 
     present: tuple[int, ...] | None
     credit: int
     held_s: float
     halted: bool = False
     samples: int = 0
+    compressed: bool = False
 
 
 class SharedRequest(Message, frozen=True, kw_only=True, tag=5):

@@ -10,7 +10,9 @@ from torch import nn
 
 from plesio.core.errors import ExchangeError
 from plesio.policies import UpdateKind
+from plesio.policies.compression import parse_compression
 from plesio.protocol.effects import ApplyOrder
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS, group_options, optimizer_spec
 from plesio.runtime.server.shard import Shard
@@ -298,6 +300,46 @@ def test_payload_that_does_not_fit_its_slices_is_refused():
 
 class Own(torch.optim.SGD):
     pass
+
+
+def compressed_shard() -> tuple[Shard, SliceLayout]:
+    layout = SliceLayout.of([("w", torch.zeros(8), "parameter", 0)], num_servers=1)
+    block = torch.zeros(layout.block_bytes(0), dtype=torch.uint8)
+    return Shard(layout.servers[0], block=block, update="delta", optimizer=None), layout
+
+
+@pytest.mark.parametrize(
+    ("compressed", "num_bytes", "message"),
+    [
+        ("qsgd:8", 11, "cannot be read as qsgd:8"),
+        ("qsgd:8", 13, "has 13 bytes; its slices make 12"),
+        ("topk:0.5", 3, "cannot be read as topk:0.5"),
+        ("powersgd:1", 32, "it is added up among workers"),
+        ("zip", 4, 'unknown compression "zip"'),
+    ],
+)
+def test_compressed_payload_that_cannot_be_read_is_refused(compressed: str, num_bytes: int, message: str):
+    shard, _ = compressed_shard()
+    payload = torch.full((num_bytes,), 255, dtype=torch.uint8).numpy()
+    with pytest.raises(ExchangeError, match=message):
+        shard.push(0, clock=1, payload=payload, present=None, groups=None, compressed=compressed)
+
+
+def test_a_compressed_pull_has_what_the_one_before_left_out():
+    shard, layout = compressed_shard()
+    held = torch.zeros(8)
+    assert not shard.pull(None, worker=3, compressed="topk:0.25").compressed, "the first is in full"
+    codec = make_codec(parse_compression("topk:0.25"), num_elements=8, seed=0, rank=3)
+    delta = torch.arange(1.0, 9.0)
+    shard.push(0, clock=1, payload=delta.view(torch.uint8).numpy(), present=None, groups=None)
+    shard.apply(ApplyOrder(updates=((0, 1),), weight=1.0, version=1, num_live=1))
+    for kept in ([0, 0, 0, 0, 0, 0, 7, 8], [0, 0, 0, 0, 5, 6, 7, 8]):
+        pulled = shard.pull(1, worker=3, compressed="topk:0.25")
+        assert pulled.compressed
+        codec.add(pulled.payload, to=held, clock=1)
+        assert held.tolist() == kept
+    shard.forget(3)
+    assert shard.pull(1, worker=3, compressed="topk:0.25").payload.numel() == layout.payload_bytes(0)
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "Own"])

@@ -97,6 +97,7 @@ class JobServer:
                     self._on_bulk(incoming)
                 case Gone(peer=peer):
                     self._end.gone(peer)
+                    self._shard.forget(peer)
                     self.run.gone(peer)
 
     def distrust(self, peer: bytes, error: Exception) -> None:

@@ -49,13 +49,15 @@ __all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
 class PackedSlices:
     """Slices that changed since the puller's version (None: all there are), packed in order.
 
-    If all was asked for, the optimizer's state follows them, and ``state`` is its table.
+    If all was asked for, the optimizer's state follows them, and ``state`` is its table. If it is ``compressed``, the
+    payload has how they have changed.
     """
 
     version: int
     present: tuple[int, ...] | None
     payload: torch.Tensor
     state: Table | None = None
+    compressed: bool = False
 
 
 Allocate = Callable[[int], NDArray[np.uint8]]
@@ -113,6 +115,8 @@ class Shard:
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
         self._optimizer = None if optimizer is None else self._build(optimizer)
+        self._held: dict[int, dict[int, torch.Tensor]] = {}
+        """By worker that pulls compressed, its parameters as it has them, by index."""
         self._steps: dict[int, list[InterleavedOptimizer]] = {}
         """By fragment, as each has rounds of its own."""
 
@@ -223,6 +227,8 @@ class Shard:
         sizes = [self._tensors[index].numel() for index in indices]
         try:
             compression = parse_compression(compressed)
+            if not compression.on_store:
+                raise PolicySpecError("it is added up among workers")
             num_bytes = -(-compression.payload_bits(sum(sizes)) // 8)
             codec = make_codec(compression, num_elements=sum(sizes), seed=0, rank=0)
             numbers = codec.decode(view_packed(packed[:num_bytes], codec.payload_dtype), clock=0)
@@ -303,11 +309,28 @@ class Shard:
     def drop(self, worker: int, *, clock: int) -> None:
         self._pending.pop((worker, clock), None)
 
-    def pull(self, known_version: int | None, *, among: Sequence[int] | None = None) -> PackedSlices:
+    def pull(
+        self,
+        known_version: int | None,
+        *,
+        among: Sequence[int] | None = None,
+        worker: int = 0,
+        compressed: str | None = None,
+    ) -> PackedSlices:
         """Copy the slices that changed after ``known_version`` (all, also those that never change, when None).
 
-        ``among`` are the indices of those that may be copied; None: all.
+        Args:
+            known_version: The one that the worker has.
+            among: Indices of those that may be copied; None: all.
+            worker: It gets them.
+            compressed: Encode how the parameters have changed since the worker's last pull, if it has made one; the
+                rest comes with the next. In full if it cannot be sent so, or from a version below 0.
         """
+        if compressed is not None and known_version is not None and known_version >= 0:
+            changes = self._changes(worker, among, compressed)
+            if changes is not None:
+                return changes
+            known_version = -1
         if known_version is None:
             present = list(range(len(self._slices)))
         else:
@@ -316,8 +339,33 @@ class Shard:
                 for index in (range(len(self._slices)) if among is None else among)
                 if self._changed_at[index] > known_version and self._slices[index].kind == "parameter"
             ]
+        if compressed is not None:
+            parameters = [index for index in present if self._slices[index].kind == "parameter"]
+            self._held.setdefault(worker, {}).update({index: self._views[index].clone() for index in parameters})
         payload = self._packed([self._bytes[index] for index in present])
         return PackedSlices(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
+
+    def forget(self, worker: int) -> None:
+        """Forget what a worker has of the parameters; if it pulls again, it gets all."""
+        self._held.pop(worker, None)
+
+    def _changes(self, worker: int, among: Sequence[int] | None, compressed: str) -> PackedSlices | None:
+        """Encode how what this worker holds differs from the parameters; None if it cannot be sent so."""
+        held = self._held.get(worker)
+        if held is None:
+            return None
+        indices = sorted(held) if among is None else list(among)
+        flat = torch.cat([(self._views[index] - held[index]).float() for index in indices] or [torch.empty(0)])
+        if not len(flat):
+            return PackedSlices(self.version, (), self._packed([]))
+        codec = make_codec(parse_compression(compressed), num_elements=len(flat), seed=0, rank=worker)
+        encoded = codec.encode(flat, clock=self.version)
+        sent = codec.decode(encoded, clock=self.version)
+        if not bool(sent.isfinite().all()):
+            return None
+        for index, part in zip(indices, torch.split(sent, [held[index].numel() for index in indices]), strict=True):
+            held[index].add_(part.to(held[index].dtype))
+        return PackedSlices(self.version, tuple(indices), self._packed([encoded.view(torch.uint8)]), compressed=True)
 
     def pull_all(self) -> PackedSlices:
         """Return all slices that move, and the optimizer's state."""

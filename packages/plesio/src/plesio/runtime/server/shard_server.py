@@ -56,6 +56,7 @@ class _Request:
         number: Repeated in the answer.
         asked_s: When the request came in.
         present: The slices that it asks for; None for all.
+        compressed: The compression in which it asks for changes; None for none.
     """
 
     worker: int
@@ -65,6 +66,7 @@ class _Request:
     number: int
     asked_s: float
     present: tuple[int, ...] | None
+    compressed: str | None
 
 
 class ShardFailedError(Exception):
@@ -141,6 +143,12 @@ class ShardServer:
         kind, meta = encode(Initialised())
         self._endpoint.send(bulk.peer, self._reply(bulk.header, kind, version=self._shard.version), meta=meta)
 
+    def forget(self, peer: bytes) -> None:
+        """Forget what a worker that is gone has of the parameters."""
+        worker = worker_of(peer)
+        if self._shard is not None and worker is not None:
+            self._shard.forget(worker)
+
     def end_run(self) -> None:
         """Forget the parameters: the next run brings its own."""
         self._shard, self._halted, self._samples = None, False, 0
@@ -183,6 +191,7 @@ class ShardServer:
                 number=header.request,
                 asked_s=self._clock.now_s(),
                 present=pull.present,
+                compressed=pull.compressed,
             )
         )
         self._endpoint.release(bulk)
@@ -273,9 +282,14 @@ class ShardServer:
         if known is not None and request.worker in self._refused:
             self._refused.discard(request.worker)
             known = -1  # before all versions, so that the worker gets rid of its steps that were refused
-        pulled = self._shard.pull(known, among=request.present)
+        pulled = self._shard.pull(known, among=request.present, worker=request.worker, compressed=request.compressed)
         answer = Pulled(
-            present=pulled.present, credit=credit, held_s=held_s, halted=self._halted, samples=self._samples
+            present=pulled.present,
+            credit=credit,
+            held_s=held_s,
+            halted=self._halted,
+            samples=self._samples,
+            compressed=pulled.compressed,
         )
         kind, meta = encode(answer)
         header = Header(

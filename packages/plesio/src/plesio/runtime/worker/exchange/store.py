@@ -8,8 +8,9 @@ other message is needed).
 A push has the mean gradient of the steps since the last one (``gradient`` updates), or the way that the replica has
 come since the last pull (``delta``). Tensors without a gradient are not sent; of a pull only tensors come back that
 changed. NaN and infinity are looked for before anything is sent. With a compression an update is pushed in part
-(`plesio.runtime.worker.compression.pushes`), and its rest at the end, before a pause and before another policy;
-buffers, and what is pulled, are sent in full.
+(`plesio.runtime.worker.compression.pushes`), and its rest at the end, before a pause and before another policy.
+Buffers are sent in full. So is what is pulled, but under a policy that compresses pulls: then servers keep what each
+worker has, and send how the parameters differ from it, so nothing is lost, only late.
 
 With a delay of d steps push and pull run behind the next d, and the answer is merged after them: the replica becomes
 what the servers had, plus its own steps since the push. It makes these with its own optimizer, as between two
@@ -110,6 +111,7 @@ class StoreExchange(Exchange):
         """Number of the fragment that is exchanged next."""
         compressed = [one.compressed for one in self._fragments if one.compressed is not None]
         self._records = CompressionRecords(compressed, timeline=timeline) if compressed else None
+        self._compressed_pulls = policy.compression.spec if policy.compresses_pulls else None
         self._gradients: dict[str, torch.Tensor] = {}
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
@@ -166,7 +168,9 @@ class StoreExchange(Exchange):
     def _begin(self, clock: int, *, known_version: int | None) -> None:
         self._clock = self._pushed_clock = clock
         self._turn = clock // self._policy.period % len(self._fragments)
-        number = self._client.ask(after=clock, clock=clock, known_version=known_version)
+        number = self._client.ask(
+            after=clock, clock=clock, known_version=known_version, compressed=self._compressed_pulls
+        )
         self._merge(self._client.pulled(number), self._fragments)
 
     def step(self, progress: StepProgress) -> None:
@@ -322,14 +326,18 @@ class StoreExchange(Exchange):
             update = {name: grad.to(parameters[name].dtype) for name, grad in update.items()}
         return {**update, **({} if fragment.number else self._replica.buffers)}, parts.encoded
 
-    def _begin_pull(self, fragment: StoreFragment, *, clock: int) -> None:
+    def _begin_pull(self, fragment: StoreFragment, *, clock: int, in_full: bool = False) -> None:
         """Ask for the parameters with the update that was pushed, and for credit beyond ``clock``."""
-        asked_s, known_version = self._timeline.now_s(), fragment.version
+        asked_s = self._timeline.now_s()
         number = self._client.ask(
-            after=self._pushed_clock, clock=clock, known_version=known_version, present=fragment.present
+            after=self._pushed_clock,
+            clock=clock,
+            known_version=-1 if in_full and self._compressed_pulls else fragment.version,
+            present=fragment.present,
+            compressed=self._compressed_pulls,
         )
         self._under_way = _Pull(number, clock=self._clock, due=clock, asked_s=asked_s, fragment=fragment)
-        if self._policy.delay:
+        if self._policy.delay and self._policy.own_share is None:
             self._stored.begin_delta(fragment.names)
 
     def _finish_pull_if_due(self) -> None:
@@ -383,7 +391,7 @@ class StoreExchange(Exchange):
                 self._push(fragment, in_full=True)
             else:
                 self._send(fragment, in_full=True)
-            self._begin_pull(fragment, clock=0)  # credit for a first step is always there
+            self._begin_pull(fragment, clock=0, in_full=True)  # credit for a first step is always there
             self._finish_pull()
 
     def shared(self) -> State | None:

@@ -54,6 +54,7 @@ class Reply:
         held_s: Seconds that the answer was held back for others.
         halted: Whether the worker stops here, whatever its credit.
         state: The table of the optimizer's state; None if there is none.
+        compressed: Whether the payload has, encoded, how the slices have changed.
     """
 
     version: int
@@ -63,6 +64,7 @@ class Reply:
     held_s: float = 0.0
     halted: bool = False
     state: Table | None = None
+    compressed: bool = False
 
 
 class StoreClient:
@@ -255,13 +257,21 @@ class StoreClient:
         head = UpdateHead(worker=self.rank, clock=clock, base_version=base_version, fragment=fragment)
         self.send(NotFinite(event=head, finished=self.take_finished()))
 
-    def ask(self, *, after: int, clock: int, known_version: int | None, present: Present | None = None) -> int:
+    def ask(
+        self,
+        *,
+        after: int,
+        clock: int,
+        known_version: int | None,
+        present: Present | None = None,
+        compressed: str | None = None,
+    ) -> int:
         """Ask for the parameters after this worker's update at clock ``after``, when it has credit beyond ``clock``.
 
         Returns:
             The number by which `pulled` waits for them.
         """
-        return self._ask(Pull(after=after, known=known_version), clock=clock, present=present)
+        return self._ask(Pull(after=after, known=known_version, compressed=compressed), clock=clock, present=present)
 
     def pulled(self, number: int) -> list[Reply]:
         """Return the parameters that were asked for; the payloads are valid until others are collected."""
@@ -277,6 +287,7 @@ class StoreClient:
                     credit=pulled.credit,
                     held_s=pulled.held_s,
                     halted=pulled.halted,
+                    compressed=pulled.compressed,
                 )
             )
         return replies

@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _glob
 
 from plesio.policies import Policy
 from plesio.protocol.bulk import Initial, Table
+from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice, SliceLayout, view_packed, write_slice
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
@@ -45,6 +46,7 @@ class StoredState:
         self._client = client
         self._layout = layout
         self._update, self._own_share = policy.update, policy.own_share
+        self._compression = policy.compression
         self._served = replica.optimizer if policy.update == "gradient" else outer
         """The optimizer whose state the servers have."""
         self._by_name = {
@@ -139,6 +141,11 @@ class StoredState:
 
         Here and below ``of`` names the parameters that it is about; None: all.
         """
+        if any(reply.compressed for reply in replies):
+            self._write_base(replies)
+            for name, p in self._some(of).items():
+                p.detach().copy_(self._base[name])
+            return
         self._write(self._by_name, replies)
         if self._update == "delta":
             self.begin_delta(of)
@@ -152,7 +159,7 @@ class StoredState:
         own = [p.detach() for p in self._some(of).values()]
         base = [self._base[name] for name in self._some(of)]
         if self._own_share is not None:
-            self._write(self._base, replies)
+            self._write_base(replies)
             torch._foreach_mul_(own, self._own_share)
             torch._foreach_add_(own, torch._foreach_mul(base, 1 - self._own_share))
             return
@@ -160,9 +167,27 @@ class StoredState:
         self._write(self._base, replies)
         torch._foreach_add_(own, base)
 
+    def _write_base(self, replies: Sequence[Reply]) -> None:
+        """Have the base be what the servers have, or what they have sent of it."""
+        for server, reply in enumerate(replies):
+            slices = self._layout.servers[server]
+            here = slices if reply.present is None else [slices[index] for index in reply.present]
+            payload = torch.from_numpy(reply.payload)
+            if not reply.compressed:
+                unpack(payload, [(self._base[piece.name], piece) for piece in here if piece.name in self._base])
+                continue
+            sizes = [piece.stop - piece.start for piece in here]
+            codec = make_codec(self._compression, num_elements=sum(sizes), seed=0, rank=0)
+            changes = codec.decode(view_packed(payload, codec.payload_dtype), clock=0)
+            for piece, change in zip(here, torch.split(changes, sizes), strict=True):
+                part = piece.cut(self._base[piece.name].view(-1))
+                part.add_(change.to(part.device, part.dtype))
+
     def begin_delta(self, of: Collection[str] | None = None) -> None:
         """Count the replica's progress from here."""
-        self._base.update({name: p.detach().clone() for name, p in self._some(of).items()})
+        self._base.update(
+            {name: p.detach().clone(memory_format=torch.contiguous_format) for name, p in self._some(of).items()}
+        )
 
     def delta(self, of: Collection[str] | None) -> dict[str, torch.Tensor]:
         """Return how far the replica's parameters have come since they were pulled last, by name."""
