@@ -409,10 +409,6 @@ def test_a_search_compares_half_of_the_hosts(num_devices: int, capsys: pytest.Ca
         ),
         (f"{LLAMA} --market spots", '--market: "spots" cannot be chosen'),
         (f"{LLAMA} --preemption 1h", "--preemption is of spot; write --market spot, or leave it out"),
-        (
-            f"{LLAMA} --calibrate none.csv --search",
-            "--calibrate is of a layout that is given; leave it out of a search",
-        ),
         (f"{LLAMA} --tp 8 --pp 4 --calibrate none.csv", "there is no file none.csv; write a table of steps, a trace"),
         (f"{LLAMA} --import none.sh", "there is no file none.sh; write one of Megatron-LM, torchtitan or DeepSpeed"),
         (f"{LLAMA} --tp 8 --pp 4 --export deepspeed", "DeepSpeed's file has no option for --pp 4; export to megatron"),

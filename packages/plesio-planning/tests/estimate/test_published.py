@@ -155,7 +155,7 @@ def test_the_constants_are_those_of_the_fit():
 
 
 def test_experts_whose_family_was_left_out(small: Validation):
-    """The worst is Qwen 3 30B on H100, -30 %: no other step has experts in FP8 on Hopper. The others are within 10 %."""
+    """The worst is Qwen 3 30B on H100, -30 %: no other step has FP8 experts on Hopper. The others are within 10 %."""
     errors = sorted(abs(row.error) for row in small.experts)
     assert errors[-1] < 0.31
     assert errors[-2] < 0.1

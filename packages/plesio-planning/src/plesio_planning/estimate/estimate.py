@@ -1,7 +1,7 @@
 """An estimate from the words that a person has: a model's name, a machine's, and what is known of the layout."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.inputs import FieldsOf, Written, checked, inputs_of
 from plesio.core.within import Within
 from plesio_planning.estimate.capacity import that_fits
+from plesio_planning.estimate.constants import CONSTANTS
 from plesio_planning.estimate.effects import check_effects
 from plesio_planning.estimate.exports.file_format import ImportedRun
 from plesio_planning.estimate.failures import RunOnFailingDevices, run_on_failing_devices
@@ -26,7 +27,7 @@ from plesio_planning.estimate.plans import RunPlans, find_plans
 from plesio_planning.estimate.run_plan import Limits
 from plesio_planning.estimate.search_charts import search_charts, search_finding, search_tables
 from plesio_planning.estimate.sensitivity import Sensitivity, tornado
-from plesio_planning.estimate.sites import RunOverSites, run_over_sites
+from plesio_planning.estimate.sites import RunOverSites, Sites, run_over_sites
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 from plesio_planning.estimate.training_charts import training_charts, training_finding, training_tables
 from plesio_planning.estimate.usual_software import usual_software
@@ -37,6 +38,11 @@ _BATCH_TOKENS = 2**22
 """Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
 _TOP = 10
 """Layouts that a search shows, if nobody says."""
+_NOT_OF_STEPS = {
+    *("calibrate", "export", "failures", "search", "top", "num_devices", "accelerators"),
+    *(field.name for owner in (Limits, Sites) for field in fields(owner)),
+}
+"""Inputs that measured steps do not have."""
 _BATCH_IMAGES = 32
 """Images of a device (Goyal et al. 2017)."""
 
@@ -161,14 +167,14 @@ def estimate(
         # only a program whose settings were left open may be replaced by the lean one
         may_be_lean=not imported.settings and asked.settings_may_be_lean,
     )
+    if asked.files.calibrate is not None:
+        same = {"model": model, "cluster": cluster, "tokens": tokens, "global_batch": global_batch}
+        same |= {"software": software, "year": year, "gradients": gradients, **options, "any_memory": True}
+        run = replace(run, calibration=_own_constants(Path(asked.files.calibrate), same))
     if asked.laid_out:
         found = run.laid_out(machine, any_memory=asked.exploration.any_memory)
         # an option that changed nothing is refused, rather than taken in silence
         check_effects(found.training, usual=usual, settings=asked.settings, model=model, sizes=asked.sizes)
-        if asked.files.calibrate is not None:
-            same = {"model": model, "cluster": cluster, "tokens": tokens, "global_batch": global_batch}
-            same |= {"software": software, "year": year, "gradients": gradients, **options, "any_memory": True}
-            found = _calibrated(found, Path(asked.files.calibrate), same)
     elif asked.limits.given:
         numbers = asked.exploration.num_devices or (None if cluster is None else machine.num_devices)
         found = run.planned(machines, asked.limits, numbers=numbers, on_progress=on_progress)
@@ -199,23 +205,21 @@ def _program(
     return software, ""
 
 
-def _calibrated(found: Estimate, path: Path, asked: Mapping[str, Any]) -> Estimate:
-    """Return the estimate with constants that are fitted to measured steps; ``asked`` are its inputs."""
-    asked = {name: value for name, value in asked.items() if value is not None and name not in ("calibrate", "export")}
+def _own_constants(path: Path, asked: Mapping[str, Any]) -> OwnConstants:
+    """Return constants that are fitted to measured steps: each of a layout, with the other inputs as ``asked``."""
+    asked = {name: value for name, value in asked.items() if value is not None and name not in _NOT_OF_STEPS}
     steps = []
     for number, own in enumerate(read_own_steps(path, inputs_of(estimate)), start=1):
+        if "cluster" not in asked and "cluster" not in own.given:
+            raise ConfigError(f"{path}, row {number}: there is no cluster; add a column cluster, or `--cluster`")
         try:
             steps.append((estimate(**{**asked, **own.given}).training, own.step_s))
         except ConfigError as error:
             raise ConfigError(f"{path}, row {number}: {error}") from None
     try:
-        calibration = calibrate_to(steps, found.training)
+        return calibrate_to(steps)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    training = calibrated(found.training, calibration)
-    return replace(
-        found, training=training, sensitivities=tornado(training), calibration=calibration, uncalibrated=found.training
-    )
 
 
 def _sizes(model: str | None, imported: ImportedRun, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -235,6 +239,7 @@ class _Run:
         global_batch: Sequences (images) of a step; None for the default.
         given: The layout's attributes that are given, its software always, by name.
         may_be_lean: Whether the program may keep less where nothing else fits.
+        calibration: Constants of one's own steps; None if there are none.
     """
 
     model: Model
@@ -243,6 +248,7 @@ class _Run:
     conditions: Conditions
     given: Mapping[str, Any]
     may_be_lean: bool
+    calibration: OwnConstants | None = None
 
     def searched(
         self, machines: Sequence[Machine], *, top: int, on_progress: Callable[[str, int, int], None]
@@ -259,9 +265,9 @@ class _Run:
             on_progress=on_progress,
             tokens=self.tokens,
             conditions=self.conditions,
+            calibration=self.calibration,
         )
-        training = frontier.on(machines[0])
-        return Estimate(training=training, sensitivities=tornado(training), frontier=frontier, top=top)
+        return replace(self._estimate(frontier.on(machines[0])), frontier=frontier, top=top)
 
     def planned(
         self,
@@ -282,11 +288,11 @@ class _Run:
             fixed=self.given,
             may_be_lean=self.may_be_lean,
             conditions=self.conditions,
+            calibration=self.calibration,
             **({} if numbers is None else {"num_devices": numbers}),
             on_progress=on_progress,
         )
-        training = plans.best.training
-        return Estimate(training=training, sensitivities=tornado(training), plans=plans)
+        return replace(self._estimate(plans.best.training), plans=plans)
 
     def laid_out(self, machine: Machine, *, any_memory: bool) -> Estimate:
         """Estimate the layout that is given, with replicas on the devices that remain."""
@@ -303,7 +309,16 @@ class _Run:
             conditions=self.conditions,
             any_memory=any_memory,
         )
-        return Estimate(training=training, sensitivities=tornado(training))
+        return self._estimate(training if self.calibration is None else calibrated(training, self.calibration))
+
+    def _estimate(self, training: Training) -> Estimate:
+        """Return what is shown of a run; beside one with constants of one's own steps, that with the published ones."""
+        usual = None
+        if self.calibration is not None:
+            usual = training.again(conditions=self.conditions, constants=CONSTANTS)
+        return Estimate(
+            training=training, sensitivities=tornado(training), calibration=self.calibration, uncalibrated=usual
+        )
 
     def _layout(self, machine: Machine) -> Layout:
         tp = self.given.get("tp", 1)

@@ -8,8 +8,9 @@ from typing import Any
 from plesio.core.errors import ConfigError
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Model
-from plesio_planning.estimate.search import Search, search_layouts
-from plesio_planning.estimate.training import Conditions, Training, estimate_training
+from plesio_planning.estimate.own_constants import OwnConstants, estimate_own
+from plesio_planning.estimate.search import LayoutQuestion, Search, fastest_layouts
+from plesio_planning.estimate.training import Conditions, Training
 
 __all__ = ["Frontier", "find_frontier", "pareto_front"]
 
@@ -53,30 +54,37 @@ def find_frontier(
     *,
     tokens: float,
     conditions: Conditions | None = None,
+    calibration: OwnConstants | None = None,
     top: int = 1,
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
     **how: Any,
 ) -> Frontier:
     """Find the fastest layout of each machine, and the time and cost of the run with it.
 
-    The first machine is the one that must do, and of which so many of the fastest are found. ``how`` are arguments of
-    `search_layouts`. ``on_progress`` is told a machine's name, the layouts tried on it, and all of them.
+    The first machine is the one that must do, and of which so many of the fastest are found. ``calibration`` has
+    constants of one's own steps. ``on_progress`` is told a machine's name, the layouts tried on it, and all of them.
+    ``how`` are arguments of `search_layouts`.
 
     Raises:
         ConfigError: The model cannot be trained on the first.
     """
     trainings, searches, refused = [], {}, {}
+    how["wanted"] = how.pop("global_batch")
+    if calibration is not None:
+        how["constants"] = calibration.constants
     for machine in machines:
         try:
             shown = top if machine == machines[0] else 1
-            found = search_layouts(model, machine, **how, top=shown, on_progress=partial(on_progress, machine.name))
-            training = estimate_training(
+            question = LayoutQuestion(model=model, machine=machine, top=shown, **how)
+            found = fastest_layouts(question, partial(on_progress, machine.name))
+            training = estimate_own(
                 model,
                 found.best.layout,
                 machine,
                 global_batch=found.best.step.num_samples,
                 tokens=tokens,
                 conditions=conditions,
+                calibration=calibration,
             )
         except ConfigError as error:
             # the user's own machine must do; others are only comparisons

@@ -72,7 +72,7 @@ _CONDITIONS = _written(
 _LIMITS = _written(Limits, by=Written(metavar="DAY"), start=Written(metavar="DAY", instead="today"))
 _FILES = _written(ProgramFiles, layout_file=Written(option="import", metavar="FILE"), calibrate=Written(metavar="FILE"))
 
-_OF_ONE_MACHINE = ("failures", "any_memory", "search", "top", "layout_file", "calibrate")
+_OF_ONE_MACHINE = ("failures", "any_memory", "search", "top", "layout_file")
 """Options that have no effect where machines are found."""
 
 FIELDS: tuple[Input, ...] = (
@@ -131,8 +131,6 @@ class RunOptions:
         asked.limits.check_alone(of_one_machine | {"num_sites": asked.sites.num_sites > 1})
         if not asked.limits.given:
             asked.exploration.check()
-        if asked.files.calibrate is not None and asked.exploration.search:
-            raise ArgumentError("`calibrate` is of a layout that is given; leave it out of a search")
         return asked
 
     @property

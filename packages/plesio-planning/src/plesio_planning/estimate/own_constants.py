@@ -23,10 +23,13 @@ from plesio.core.errors import ConfigError
 from plesio.core.units import counted, format_percent, format_seconds
 from plesio_planning.estimate.calibrate import Fitted, moved
 from plesio_planning.estimate.constants import Constants
+from plesio_planning.estimate.hardware import Machine
+from plesio_planning.estimate.layout import Layout
+from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.step import estimate_step
-from plesio_planning.estimate.training import Training
+from plesio_planning.estimate.training import Conditions, Training, estimate_training
 
-__all__ = ["FittedConstant", "OwnConstants", "calibrate_to", "calibrated"]
+__all__ = ["FittedConstant", "OwnConstants", "calibrate_to", "calibrated", "estimate_own"]
 
 _ERROR = 0.03
 """e: an assumption, below the 4 % by which layouts of others are missed."""
@@ -42,6 +45,8 @@ _TOLD = 0.9
 """Share of its spread that is left of a constant which the steps tell something about, at most."""
 _FAR = 2.0
 """Spreads from the published value that need a reason."""
+_ASIDE = 0.01
+"""Spreads to the side at which a slope is taken."""
 _MISSED = 0.3
 """Relative error after the fit from which the steps are not of the run that the file says."""
 _SLOWER = 10.0
@@ -78,7 +83,8 @@ class OwnConstants:
         before_s: Seconds that the published constants give it.
         after_s: Seconds that these give it.
         names: A name for each step.
-        step_error: Relative standard deviation of the asked step with these constants.
+        deviations: Spreads that each constant was moved.
+        covariance: That of these deviations.
     """
 
     constants: Constants
@@ -87,7 +93,29 @@ class OwnConstants:
     measured_s: tuple[float, ...]
     before_s: tuple[float, ...]
     after_s: tuple[float, ...]
-    step_error: float
+    free: tuple[Fitted, ...]
+    deviations: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+
+    def tells_of(self, asked: Training) -> bool:
+        """Return whether a step had the run's products: of its architecture, in its precision."""
+        return _products(asked) in [(one.name, one.architecture) for one in self.free]
+
+    def step_error(self, asked: Training) -> float:
+        """Return the relative standard deviation of a run's step with these constants.
+
+        That of products on other accelerators, or in another precision, is what it was: no step told of them.
+        """
+        if not self.tells_of(asked):
+            return asked.step_error
+        at = _log_step(asked, self.constants)
+        slopes = []
+        for place in range(len(self.free)):
+            aside = [value + _ASIDE * (place == other) for other, value in enumerate(self.deviations)]
+            slopes.append((_log_step(asked, moved(self.constants, aside, self.free)) - at) / _ASIDE)
+        pairs = zip(slopes, self.covariance, strict=True)
+        fitted = sum(one * other * value for one, row in pairs for other, value in zip(slopes, row, strict=True))
+        return math.sqrt(_ERROR**2 + fitted)
 
     def finding(self, before: Training, after: Training) -> str:
         """Say what the steps told, and how the run changes."""
@@ -106,12 +134,17 @@ class OwnConstants:
             if far
             else ""
         )
+        known = (
+            f"is known to {format_percent(after.step_error)} instead of {format_percent(before.step_error)}"
+            if self.tells_of(after)
+            else f"is as uncertain as before ({format_percent(after.step_error)}): no step had its products on "
+            f"{after.machine.accelerator.name}"
+        )
         return (
             f"Calibrated to {counted(len(self.measured_s), 'measured step')}, which the published constants miss by up "
             f"to {format_percent(worst_before)} and these by {format_percent(worst_after)}: "
             f"{words or 'they say little about any constant'}. The run takes {after.days:.3g} days instead of "
-            f"{before.days:.3g}, and its step is known to {format_percent(after.step_error)} instead of "
-            f"{format_percent(before.step_error)}.{caution}"
+            f"{before.days:.3g}, and its step {known}.{caution}"
         )
 
     @property
@@ -143,39 +176,33 @@ def _digits(value: float) -> str:
     return f"{value:.3g}"
 
 
-def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> OwnConstants:
+def calibrate_to(steps: Sequence[tuple[Training, float]]) -> OwnConstants:
     """Fit the free constants to measured steps.
 
     Args:
         steps: Runs as estimated, with the seconds that a step of each took.
-        asked: Run that the constants are for.
 
     Raises:
         ConfigError: No constants that can be explain the steps. One line.
 
     >>> from plesio_planning.estimate.estimate import estimate
     >>> run = estimate(model="llama-3-8b", cluster="64xh100", tokens=1e12, tp=2, zero=1).training
-    >>> found = calibrate_to([(run, 1.2 * run.step.total_s)], run)
+    >>> found = calibrate_to([(run, 1.2 * run.step.total_s)])
     >>> found.constants.matrix_efficiency["hopper"] < run.constants.matrix_efficiency["hopper"]
     True
-    >>> found.step_error < run.step_error
+    >>> found.step_error(run) < run.step_error
     True
     """
     import numpy as np
     from scipy.optimize import least_squares
 
-    free = _free_constants([*(training for training, _ in steps), asked])
-    begin = asked.constants
-    logs = np.log([measured for _, measured in steps])
-
-    def predicted(deviations: Sequence[float], trainings: Sequence[Training]) -> Any:
-        constants = moved(begin, deviations, free)
-        return np.log([_step_s(training, constants) for training in trainings])
-
     own = [training for training, _ in steps]
+    free, begin = _free_constants(own), own[0].constants
 
     def residuals(deviations: Sequence[float]) -> Any:
-        return np.concatenate([deviations, (predicted(deviations, own) - logs) / _ERROR])
+        constants = moved(begin, deviations, free)
+        errors = [(_log_step(training, constants) - math.log(measured)) / _ERROR for training, measured in steps]
+        return np.concatenate([deviations, errors])
 
     # a link may be all that its data sheet says, but no more
     most = [
@@ -190,14 +217,6 @@ def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Ow
     before_s = tuple(_step_s(training, begin) for training in own)
     measured_s = tuple(measured for _, measured in steps)
     _check_possible(constants, free, before_s, after_s, measured_s)
-    # what a spread of each constant does to the asked step
-    at = float(predicted(deviations, [asked])[0])
-    slopes = np.array(
-        [
-            (float(predicted([*deviations[:place], value + 0.01, *deviations[place + 1 :]], [asked])[0]) - at) / 0.01
-            for place, value in enumerate(deviations)
-        ]
-    )
     return OwnConstants(
         constants=constants,
         fitted=tuple(
@@ -208,7 +227,9 @@ def calibrate_to(steps: Sequence[tuple[Training, float]], asked: Training) -> Ow
         measured_s=measured_s,
         before_s=before_s,
         after_s=after_s,
-        step_error=math.sqrt(_ERROR**2 + float(slopes @ covariance @ slopes)),
+        free=tuple(free),
+        deviations=tuple(deviations),
+        covariance=tuple(tuple(map(float, row)) for row in covariance),
     )
 
 
@@ -242,13 +263,7 @@ def _check_possible(
 def _free_constants(trainings: Sequence[Training]) -> list[Fitted]:
     """Return the free constants: those of the products that take part, by architecture, and the others."""
     constants = trainings[0].constants
-    products = dict.fromkeys(
-        (
-            "fp8_efficiency" if one.layout.precision == "fp8" else "matrix_efficiency",
-            one.machine.accelerator.architecture,
-        )
-        for one in trainings
-    )
+    products = dict.fromkeys(map(_products, trainings))
     found = [
         Fitted(
             name=name, architecture=architecture, begin=getattr(constants, name)[architecture], spread=_PRODUCT_SPREAD
@@ -259,6 +274,12 @@ def _free_constants(trainings: Sequence[Training]) -> list[Fitted]:
         *found,
         *(Fitted(name=name, begin=getattr(constants, name), spread=spread) for name, spread in _FREE.items()),
     ]
+
+
+def _products(training: Training) -> tuple[str, str]:
+    """Return the constant of a run's products, and the architecture whose value it is."""
+    name = "fp8_efficiency" if training.layout.precision == "fp8" else "matrix_efficiency"
+    return name, training.machine.accelerator.architecture
 
 
 def _fitted(one: Fitted, deviation: float, left: float) -> FittedConstant:
@@ -277,6 +298,10 @@ def _fitted(one: Fitted, deviation: float, left: float) -> FittedConstant:
     )
 
 
+def _log_step(training: Training, constants: Constants) -> float:
+    return math.log(_step_s(training, constants))
+
+
 def _step_s(training: Training, constants: Constants) -> float:
     return estimate_step(
         training.model,
@@ -291,5 +316,22 @@ def calibrated(training: Training, calibration: OwnConstants) -> Training:
     """Return the run with these constants, and its step as certain as they leave it unless that was given."""
     conditions = training.conditions
     if conditions.step_error is None:
-        conditions = replace(conditions, step_error=calibration.step_error)
+        conditions = replace(conditions, step_error=calibration.step_error(training))
     return training.again(conditions=conditions, constants=calibration.constants)
+
+
+def estimate_own(
+    model: Model,
+    layout: Layout,
+    machine: Machine,
+    *,
+    global_batch: int,
+    tokens: float,
+    conditions: Conditions | None,
+    calibration: OwnConstants | None,
+) -> Training:
+    """Estimate a run as `estimate_training` does, with the constants of one's own steps if there are any."""
+    training = estimate_training(
+        model, layout, machine, global_batch=global_batch, tokens=tokens, conditions=conditions
+    )
+    return training if calibration is None else calibrated(training, calibration)

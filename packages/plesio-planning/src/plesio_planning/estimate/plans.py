@@ -15,15 +15,16 @@ from itertools import product
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.estimate.constants import CONSTANTS
+from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.exploration import of_size
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout
 from plesio_planning.estimate.model import Convolutional, Model
+from plesio_planning.estimate.own_constants import OwnConstants, estimate_own
 from plesio_planning.estimate.run_plan import Limits, RunPlan
 from plesio_planning.estimate.search import LayoutQuestion, fastest_layout, layouts_of, search_layouts, working_layouts
 from plesio_planning.estimate.search_walk import Walk
-from plesio_planning.estimate.training import Conditions, Training, estimate_training
+from plesio_planning.estimate.training import Conditions, Training
 
 __all__ = ["RunPlans", "WorthOfChange", "find_plans"]
 
@@ -104,6 +105,7 @@ class _Asked:
 
     Attributes:
         fixed: The layout's attributes that are given.
+        calibration: Constants of one's own steps; None if there are none.
         how: Arguments of `search_layouts`.
     """
 
@@ -112,12 +114,18 @@ class _Asked:
     limits: Limits
     conditions: Conditions
     fixed: Mapping[str, Any]
+    calibration: OwnConstants | None
     how: Mapping[str, Any]
+
+    @property
+    def constants(self) -> Constants:
+        """The constants of one's own steps, else the published ones."""
+        return CONSTANTS if self.calibration is None else self.calibration.constants
 
     def at_best_s(self, machine: Machine) -> float:
         """Return the seconds of the run at a rate that no layout reaches on one device, with the margin."""
         accelerator, precision = machine.accelerator, self.fixed.get("precision", "bf16")
-        shares = CONSTANTS.fp8_efficiency if precision == "fp8" else CONSTANTS.matrix_efficiency
+        shares = self.constants.fp8_efficiency if precision == "fp8" else self.constants.matrix_efficiency
         samples = self.tokens / self.model.tokens_per_sample
         rate = accelerator.peak(precision) * shares.get(accelerator.architecture, 1.0)
         return samples * self.model.model_flops / rate * self.limits.margin_and_error[0] / _AT_BEST
@@ -141,13 +149,14 @@ class _Asked:
         if not found:
             return None
         try:
-            return estimate_training(
+            return estimate_own(
                 self.model,
                 found[0].layout,
                 machine,
                 global_batch=found[0].step.num_samples,
                 tokens=self.tokens,
                 conditions=self.conditions,
+                calibration=self.calibration,
             )
         except ConfigError:
             return None  # it would hardly ever end
@@ -199,6 +208,7 @@ class _Asked:
             near=near,
             may_be_lean=self.how["may_be_lean"],
             fixed=self.fixed,
+            constants=self.constants,
         )
 
     def _space(self, machine: Machine) -> Iterator[Layout]:
@@ -257,6 +267,7 @@ def find_plans(
     limits: Limits,
     tokens: float,
     conditions: Conditions | None = None,
+    calibration: OwnConstants | None = None,
     num_devices: Sequence[int] | int = _MOST_DEVICES,
     on_progress: Callable[[str, int, int], None] = lambda machine, done, total: None,
     **how: Any,
@@ -278,6 +289,7 @@ def find_plans(
         limits: The time and the money that the run may take.
         tokens: Tokens (or images) to train with.
         conditions: Failures, storage, prices; None is the defaults.
+        calibration: Constants of one's own steps; None is the published ones.
         num_devices: Numbers of devices to try; or the most of those that may do.
         on_progress: Called now and then with a machine's name, the kinds tried, and all of them.
         how: Arguments of `search_layouts`, as whether the batch may be near the one that is wanted (it may) or a
@@ -292,6 +304,7 @@ def find_plans(
         limits=limits,
         conditions=conditions or Conditions(),
         fixed=how.pop("fixed", {}),
+        calibration=calibration,
         how={"near": True, "may_be_lean": True, **how},
     )
     most = num_devices if isinstance(num_devices, int) else max(num_devices)

@@ -6,8 +6,8 @@ They are in ``published.csv``, one row a run. Sources:
   gives hardware TFLOP/s a GPU, and its equation 3 how they became seconds. Replicas follow from the GPUs.
 - ``C``: Korthikanti et al. 2022, table 5, same hardware, one replica: seconds of a step with full recomputation, and
   with selective recomputation and sequence parallelism. Memory: its figure 1, GiB a GPU.
-- ``D``, ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100: sequences of 4096, 131072 words,
-  48 replicas, model TFLOP/s a GPU. It says that all communication is overlapped, and nothing of micro-batches,
+- ``D``, ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100: sequences of 4096, 131072
+  words, 48 replicas, model TFLOP/s a GPU. It says that all communication is overlapped, and nothing of micro-batches,
   recomputation (that of fused attention) and interleaving. One layer a part is assumed, as Megatron overlaps a
   pipeline's sends only when it is interleaved, and as without it 314B, with 18 % of bubble, could not reach the
   utilisation of 7.1B, which has none. Micro-batches are assumed to be 1 in pipelines, and all 4 sequences of a replica

@@ -28,6 +28,7 @@ __all__ = [
     "LayoutQuestion",
     "Search",
     "fastest_layout",
+    "fastest_layouts",
     "layouts_of",
     "of_sequences",
     "or_shorter_sequences",
@@ -128,21 +129,28 @@ def search_layouts(
     Raises:
         ConfigError: None works. One line that says what would.
     """
-    fixed = fixed or {}
-    machine.accelerator.peak(fixed.get("precision", "bf16"))  # refuses one that the accelerator lacks
-    if global_batch < 1:
-        raise ArgumentError(f"`global_batch` is {global_batch}; write 1 or more")
     question = LayoutQuestion(
         model=model,
         machine=machine,
         wanted=global_batch,
         near=near,
         may_be_lean=may_be_lean,
-        fixed=fixed,
+        fixed=fixed or {},
         top=top,
     )
+    return fastest_layouts(question, on_progress)
+
+
+def fastest_layouts(
+    question: LayoutQuestion, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> Search:
+    """Answer the question as `search_layouts` does."""
+    machine = question.machine
+    machine.accelerator.peak(question.fixed.get("precision", "bf16"))  # refuses one that the accelerator lacks
+    if question.wanted < 1:
+        raise ArgumentError(f"`global_batch` is {question.wanted}; write 1 or more")
     walk = Walk(question)
-    while near and not walk.num_tried and question.wanted < machine.num_devices:
+    while question.near and not walk.num_tried and question.wanted < machine.num_devices:
         question = replace(question, wanted=2 * question.wanted)
         walk = Walk(question)
     walk.go(on_progress)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plesio.core.errors import ConfigError
+from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.fitting import Fitting
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout, LayoutRecomputation, Schedule, check_layout, varied
@@ -40,6 +41,7 @@ class LayoutQuestion:
         may_be_lean: Whether a program may keep less of a parameter where nothing else fits.
         fixed: Attributes of a layout that are not searched, with their values.
         top: How many of the fastest matter; None if the fastest of every tensor and pipeline parallelism does.
+        constants: How close devices come to their data sheets.
     """
 
     model: Model
@@ -49,6 +51,7 @@ class LayoutQuestion:
     may_be_lean: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     top: int | None = 1
+    constants: Constants = CONSTANTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ class Walk:
             families = families_of(model, machine, global_batch=question.wanted, near=question.near, fixed=fixed)
         self._families = tuple(families)
         self.num_tried = sum(map(len, self._families))
-        self._timer = step_timer(model, machine)
+        self._timer = step_timer(model, machine, question.constants)
         self._fitting = Fitting(model, machine, may_be_lean=question.may_be_lean, fixed=fixed)
         self._fastest_s: list[float] = []
         self._best_s: dict[tuple[int, int], float] = {}
