@@ -182,6 +182,7 @@ class Laws:
         self.asking: set[int] = set()
         self.resting: set[int] = set()
         self.unsettled: dict[tuple[int, int], Arrived] = {}
+        self.among: dict[int, int] = {}
         self.covers: dict[tuple[int, int], int] = {}
         self.merged_at: dict[int, list[int]] = {}
         self.windows: list[int] = []
@@ -240,10 +241,29 @@ class Laws:
         """It is gone; one that rests has handed in what it had, and that was merged."""
         if reason is LeaveReason.RESTING and (self.live[number].in_flight or not self.settled(number)):
             return
+        if reason in (LeaveReason.RESTING, LeaveReason.CLOSED) and self.settled(number):
+            self.send_rest(number)
         del self.live[number]
         if reason is LeaveReason.RESTING:
             self.resting.add(number)
         self.tell(Left(worker=number, reason=reason))
+
+    def send_rest(self, number: int) -> None:
+        """Send what compression kept back of the last contribution: it is merged at once, by itself."""
+        worker = self.live[number]
+        fragments = [one for one, clock in worker.merged_at.items() if clock == worker.contributed]
+        if worker.in_flight or not fragments:
+            return
+        rest = Arrived(
+            worker=number,
+            clock=worker.contributed,
+            num_steps=0,
+            base_version=self.version,
+            fragment=fragments[0],
+        )
+        self.unsettled[number, rest.clock], self.covers[number, rest.clock] = rest, 0
+        self.tell(rest)
+        assert self.settled(number)
 
     def elapse(self) -> None:
         if self.windows:
@@ -268,6 +288,7 @@ class Laws:
             case Admit(worker=number, clock=clock):
                 self.asking.remove(number)
                 assert clock <= min((other.clock for other in self.live.values()), default=clock)
+                self.among.pop(number, None)
                 self.live[number] = Worker(
                     clock=clock, credit=clock, version=self.version, contributed=clock, begun=clock
                 )
@@ -290,14 +311,18 @@ class Laws:
         assert len({event.worker for event in merged}) == len(merged)
         assert {event.fragment for event in merged} == {apply.fragment}
         waiting = {update[0] for update, event in self.unsettled.items() if event.fragment != apply.fragment}
-        assert len(waiting) == len(self.unsettled), "all that had arrived of it are merged"
+        is_rest = merged[0].num_steps == 0
+        assert is_rest or len(waiting) == len(self.unsettled), "all that had arrived of it are merged"
         absent = self.live.keys() - {event.worker for event in merged}
-        assert len(merged) >= self.policy.quorum or absent <= waiting
+        assert is_rest or len(merged) >= self.policy.quorum or absent <= waiting
         assert apply.version == self.version + 1
         before = self.merged_at.setdefault(apply.fragment, [])
         assert apply.staleness == tuple(sum(one > event.base_version for one in before) for event in merged)
         before.append(apply.version)
         num_workers = len(self.live.keys() | self.resting | {event.worker for event in merged})
+        if is_rest:  # as much as the contribution that it is left of, when others may have been there
+            num_workers = self.among.get(merged[0].worker, num_workers)
+        self.among.update({event.worker: num_workers for event in merged})
         assert apply.weight == len(merged) / num_workers
         assert apply.share == pytest.approx(sum(self.covers[update] for update in apply.updates) / (H * num_workers))
         self.version = apply.version

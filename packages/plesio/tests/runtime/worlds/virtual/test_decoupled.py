@@ -56,10 +56,10 @@ def learn(model: nn.Module, batch: Sequence[int]) -> None:
 
 def train(
     policy: str, *, rank: int, num_steps: int = NUM_STEPS, trace: Path | None = None, pacer: Pacer | None = None,
-    job: Any = None,
+    job: Any = None, num_servers: int | None = None,
 ) -> Worker:  # fmt: skip
     model, optimizer = build()
-    options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7))
+    options = plesio.JoinOptions(pacer=pacer, job=job, info=RunInfo(seed=7), num_servers=num_servers)
     saw = Worker()
     with plesio.join(model, optimizer, policy=policy, trace=trace, options=options) as session:
         for step in range(num_steps):
@@ -73,13 +73,13 @@ def train(
 
 def run(
     policy: str, *, trace: Path | None = None, speeds: Sequence[float] = SPEEDS, faults: Sequence[Fault] = (),
-    cv: float = 0.2, num_steps: int = NUM_STEPS,
+    cv: float = 0.2, num_steps: int = NUM_STEPS, num_servers: int | None = None,
 ) -> Simulation[Worker]:  # fmt: skip
     def work(job: VirtualJob) -> Worker:
         rank = job.place.rank
         speed = speeds[rank] if rank < len(speeds) else 1.0
         pacer = Pacer(step_time=LogNormal(mean_s=STEP_S, cv=cv), speed=speed, seed=5, worker=rank, clock=job.clock)
-        return train(policy, rank=rank, trace=trace, pacer=pacer, num_steps=num_steps)
+        return train(policy, rank=rank, trace=trace, pacer=pacer, num_steps=num_steps, num_servers=num_servers)
 
     hosts = len(speeds) + sum(fault.kind == "join" for fault in faults)
     link = Link(latency_s=1e-4, bytes_per_s=1e7)
@@ -260,6 +260,13 @@ def test_a_quorum_of_all_is_what_the_collective_trains(options: str):
         workers_of(run(f"diloco:{options}{kind}", num_steps=20)) for kind in ("", ",exchange=store,quorum=4")
     )
     torch.testing.assert_close(decoupled[0].final, together[0].final, **TOLERANCE)
+
+
+@pytest.mark.parametrize("compress", ["", ",compress=bf16+feedback"])
+def test_servers_that_share_the_tensors_come_to_the_same(compress: str):
+    policy = f"diloco:6,exchange=store,quorum=4,fragments=3,delay=1{compress}"
+    one, three = (workers_of(run(policy, num_servers=number)) for number in (1, 3))
+    torch.testing.assert_close(three[0].final, one[0].final, **TOLERANCE)
 
 
 def test_no_worker_waits_for_a_slower_one(tmp_path: Path):
