@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,11 +111,12 @@ def run(policy: str, *, seconds: float, every_s: float, disturbed: bool) -> Figu
     """Do a run that takes so long where nothing disturbs it."""
     samples = round(WORKERS * BATCH_SIZE * seconds / STEP_S)
     rng = random.Random(SEED)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as started:
         folder = Path(name)
         script = [str(Path(__file__).resolve()), "--work", str(folder), "--policy", policy, "--samples", str(samples)]
         plesio_run = [sys.executable, "-m", "plesio", "run"]
         job = subprocess.Popen([*plesio_run, "--workers", str(WORKERS), *script], stderr=subprocess.PIPE, text=True)
+        started.callback(job.terminate)  # which is nothing once it has ended
         address, began_s = _began(job, folder)
         killed_s: dict[int, float] = {}
         launchers, asked_s = list[subprocess.Popen[bytes]](), list[float]()
@@ -129,6 +131,7 @@ def run(policy: str, *, seconds: float, every_s: float, disturbed: bool) -> Figu
             os.kill(seen_in(folder)[victim].pid, signal.SIGKILL)
             asked_s.append(time.monotonic())
             launchers.append(subprocess.Popen([*plesio_run, "--join", address, *script]))
+            started.callback(launchers[-1].terminate)
         statuses = [job.wait(timeout=2 * seconds + 120), *(one.wait(timeout=120) for one in launchers)]
         print(f"exit statuses {statuses}", file=sys.stderr)
         seen = seen_in(folder)
@@ -137,7 +140,7 @@ def run(policy: str, *, seconds: float, every_s: float, disturbed: bool) -> Figu
     ended_s = max(one.steps_s[-1] for one in seen.values() if one.steps_s)
     present_s = sum(killed_s.get(rank, max([one.joined_s, *one.steps_s])) - one.joined_s for rank, one in seen.items())
     spans = list(_stalls(seen, moments=[*moments, ended_s], killed_s=killed_s))
-    newcomers = [seen[rank] for rank in sorted(seen) if rank >= WORKERS]
+    first_s = {rank - WORKERS: one.steps_s[0] for rank, one in seen.items() if rank >= WORKERS and one.steps_s}
     return Figures(
         wall_s=ended_s - began_s,
         num_killed=len(killed_s),
@@ -145,7 +148,7 @@ def run(policy: str, *, seconds: float, every_s: float, disturbed: bool) -> Figu
         samples_per_worker_s=num_samples / present_s,
         stalls_s=[stall_s for each in spans for stall_s in each],
         longest_s=[max(each) for each in spans],
-        starts_s=[one.steps_s[0] - at_s for one, at_s in zip(newcomers, asked_s, strict=False) if one.steps_s],
+        starts_s=[at_s - asked_s[number] for number, at_s in first_s.items()],
         loss=math.log(metric),
         fallbacks=fallbacks,
     )

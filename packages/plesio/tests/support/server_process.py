@@ -50,6 +50,7 @@ class ServerUnderTest:
 
     @property
     def addresses(self) -> dict[str, str]:
+        assert "addresses" in self.answer, self.answer
         return self.answer["addresses"]
 
     @property
