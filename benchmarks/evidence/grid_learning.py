@@ -2,13 +2,13 @@
 
     nice python benchmarks/evidence/grid_learning.py run --task digits     # tunes, then five seeds; can be interrupted
     nice python benchmarks/evidence/grid_learning.py show --task digits
-    python benchmarks/evidence/grid_learning.py one --task stdlib_lm --grid 1x4,delay=1 --factor 0.25
+    python benchmarks/evidence/grid_learning.py one --task stdlib_lm --grid 1x4,micro_batches=8 --factor 0.5
 
 Every run is the real network in the virtual world. Beside each grid stands data parallelism with as many groups,
-``Sx1`` with an all-reduce after every micro-batch (with S = 1 plain training), on as many samples. The learning rate
-(1/2 to 2 times a rate that grows with the root of the samples in an update) and shrinking (1, 0.7) are tuned on the
-seeds TUNING, which are not among the SEEDS reported. How soon grids get to a target beside pipelines is
-`benchmarks/grid/run.py`'s.
+``Sx1`` with an all-reduce after every update (with S = 1 plain training), on as many samples, and as many of them in an
+update, however many micro-batches those are. The learning rate (1/2 to 2 times a rate that grows with the root of the
+groups) and shrinking (1, 0.7) are tuned on the seeds TUNING, which are not among the SEEDS reported. How soon grids get
+to a target beside pipelines is `benchmarks/grid/run.py`'s.
 """
 
 import argparse
@@ -32,11 +32,13 @@ from plesio.tasks.load import load_task
 
 OUT = Path("runs/evidence/grid")
 TUNING, SEEDS = (100,), (0, 1, 2, 3, 4)
-GRIDS = ("1x4", "2x2", "1x2", "4x4")
+GRIDS = {"digits": ("1x4", "2x2", "1x2", "4x4"), "stdlib_lm": ("1x4,micro_batches=8", "1x4")}
 FACTORS = (0.5, 1.0, 2.0)
 SHRINKS = (1.0, 0.7)
+UPDATE = 8
+"""Samples of a group in an update."""
 TASKS: dict[str, dict[str, Any]] = {
-    "digits": {"options": {"batch_size": 8, "learning_rate": 0.05}, "samples": 1437 * 8},
+    "digits": {"options": {"learning_rate": 0.05}, "samples": 1437 * 8},
     "stdlib_lm": {
         "options": {
             "depth": 4,
@@ -69,8 +71,8 @@ class Case:
 def train(case: Case) -> dict[str, Any]:
     """Do a run; metrics after so many samples."""
     told = TASKS[case.task]
-    task = load_task(case.task, **told["options"])
     setting = GridSetting.parse(case.spec)
+    task = load_task(case.task, **told["options"], batch_size=UPDATE // setting.micro_batches)
     assert task.chain is not None
     chain = task.chain
     batches = -(-told["samples"] // (task.batch_size * setting.groups * setting.micro_batches))
@@ -87,7 +89,7 @@ def train(case: Case) -> dict[str, Any]:
         def make(weights: Any) -> torch.optim.Optimizer:
             groups = [{"params": [weight], **of_weight[id(weight)]} for weight in weights]
             for group in groups:
-                group["lr"] *= case.factor * (setting.groups * setting.micro_batches) ** 0.5
+                group["lr"] *= case.factor * setting.groups**0.5
             return type(optimizer)(groups)
 
         with plesio.grid(
@@ -159,7 +161,7 @@ def variants(spec: str) -> list[str]:
 def do_all(task: str) -> None:
     """All runs, those that decide most first."""
     runs = Runs(task)
-    for specs in [one for spec in GRIDS for one in ([f"{GridSetting.parse(spec).groups}x1"], variants(spec))]:
+    for specs in [one for spec in GRIDS[task] for one in ([f"{GridSetting.parse(spec).groups}x1"], variants(spec))]:
         chosen = runs.tuned(specs, do=True)
         if chosen is not None:
             for seed in SEEDS:
@@ -170,7 +172,7 @@ def show(task: str) -> None:
     """Print the runs that are done, the worst first."""
     runs = Runs(task)
     rows = []
-    for spec in GRIDS:
+    for spec in GRIDS[task]:
         grid = _of(runs, variants(spec))
         plain = _of(runs, [f"{GridSetting.parse(spec).groups}x1"])
         if grid is None or plain is None:

@@ -1,21 +1,21 @@
 """Adam with late gradients on a small transformer, without Plesio's grid: why it fails, and what mends it.
 
-    python benchmarks/evidence/grid_rule.py plain turned ahead both      # of four stages, 6, 4, 2 and 0 updates late
+    python benchmarks/evidence/grid_rule.py plain predicted                      # stages 6, 4, 2 and 0 updates late
+    python benchmarks/evidence/grid_rule.py plain predicted --micro-batches 8    # at most one update late
     python benchmarks/evidence/grid_rule.py plain --delay 0 --sharpness
     python benchmarks/evidence/grid_rule.py limits
 
-One process, plain PyTorch: a gradient is that at one point, whose parts are the stages' weights of so many updates ago.
-``turned`` steps late stages in the eigenbasis of their gradients, ``ahead`` takes gradients at weights ahead, ``both``
-is the grid's rule. Printed is the held-out perplexity. The network is half as wide as in `grid_learning.py`, windows
-are of 32 bytes, and there are 400 updates on 8 of them: a task to develop on.
+One process, plain PyTorch: a gradient is that at one point, whose parts are the stages' weights of so many
+micro-batches ago. ``predicted`` is the grid's rule. Printed is the held-out perplexity. The network is half as wide as
+in `grid_learning.py`, windows are of 32 bytes, and there are 400 updates on 8 of them: a task to develop on.
 
-``limits`` prints the largest stable learning rate times curvature (K) of a quadratic, by delay, β1 and how far ahead;
-``--sharpness`` the K of the training, every 100 updates.
+``limits`` prints the largest stable learning rate times curvature (κ) of a quadratic, by the delay in updates, β1 and
+how far ahead; ``--sharpness`` the κ of the training, every 100 updates.
 """
 
 import argparse
+import itertools
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from plesio.bench.grid_trainer import optimizer_of_stage
-from plesio.runtime.grid.late_steps import LateSteps
+from plesio.policies.grid import GridSetting
+from plesio.runtime.grid.weight_prediction import WeightPrediction
 from plesio.tasks.load import load_task
 from plesio.tasks.stdlib_lm import read_corpus
 from plesio.tasks.task import Task
@@ -32,23 +33,19 @@ from plesio.tasks.task import Task
 OPTIONS = {"depth": 4, "width": 32, "context": 32, "corpus_bytes": 600_000, "tied": False}
 ENDS = (0, 2, 3, 4, 6)
 UPDATES, BATCH = 400, 8
-VARIANTS = ("plain", "turned", "ahead", "both")
+VARIANTS = ("plain", "predicted")
 
 
 class Stage:
     """One stage's weights of the last updates; its layers have those that a gradient is taken at."""
 
-    def __init__(
-        self, layers: nn.Module, whole: torch.optim.Optimizer, task: Task, *, variant: str, delay: int
-    ) -> None:
+    def __init__(self, layers: nn.Module, whole: torch.optim.Optimizer, task: Task, *, ahead: int) -> None:
         self.at = dict(layers.named_parameters())
         self.optimizer = optimizer_of_stage(whole, self.at.values())
         self.schedule = task.schedule(self.optimizer, UPDATES)
-        self.steps = LateSteps(self.optimizer, self.at, delay=delay if variant in ("turned", "both") else 0)
-        self.looks_ahead = variant in ("ahead", "both")
-        self.delay = delay
+        self.prediction = WeightPrediction(self.optimizer, self.at, num_updates=ahead)
         self.live = {name: weight.detach().clone() for name, weight in self.at.items()}
-        self.due = deque([self.live] * (delay + 1), maxlen=delay + 1)
+        self.versions = [self.live]
 
     @torch.no_grad()
     def put(self, weights: dict[str, Tensor]) -> None:
@@ -57,38 +54,43 @@ class Stage:
             weight.copy_(weights[name])
 
     def update(self) -> None:
-        """Step the newest weights with the gradient of the oldest that are due."""
-        before = self.live
-        self.put(before)
-        self.steps.step()
+        """Step the newest weights with the gradient that the layers have."""
+        self.put(self.live)
+        self.prediction.step()
         self.schedule.step()
         self.live = {name: weight.detach().clone() for name, weight in self.at.items()}
-        far = self.delay if self.looks_ahead else 0
-        self.due.append({name: weight + far * (weight - before[name]) for name, weight in self.live.items()})
+        self.versions.append({name: weight.detach().clone() for name, weight in self.prediction.predicted().items()})
 
 
-def perplexity(variant: str, *, delay: int, rate: float, seed: int, sharpness: bool) -> float:
+def perplexity(setting: GridSetting, *, predicted: bool, rate: float, seed: int, sharpness: bool) -> float:
     task = load_task("stdlib_lm", **OPTIONS, learning_rate=rate)
     assert task.chain is not None
     model, whole = task.build(seed)
     layers = task.chain.layers(model)
-    late = [delay * (len(ENDS) - 2 - number) for number in range(len(ENDS) - 1)]
     stages = [
-        Stage(layers[begin:end], whole, task, variant=variant, delay=one)
-        for begin, end, one in zip(ENDS, ENDS[1:], late, strict=False)
+        Stage(layers[begin:end], whole, task, ahead=late if predicted else 0)
+        for (begin, end), late in zip(itertools.pairwise(ENDS), setting.updates_late, strict=True)
     ]
     data: Any = task.train_set()
     generator = torch.Generator().manual_seed(seed * 7 + 1)
     order = torch.cat([torch.randperm(len(data), generator=generator) for _ in range(1 + UPDATES * BATCH // len(data))])
-    for number in range(UPDATES):
-        for stage in stages:
-            stage.put(stage.due[0])
-        batch = list(data[order[number * BATCH : (number + 1) * BATCH]])
-        task.loss(model, batch).backward()
+    count = setting.micro_batches
+    micro_batches = order[: UPDATES * BATCH].view(UPDATES * count, BATCH // count)
+
+    def versions(number: int) -> list[int]:
+        return [max(0, number - delay) // count for delay in setting.delays]
+
+    for update in range(UPDATES):
+        numbers = range(update * count, (update + 1) * count)
+        for at, alike in itertools.groupby(numbers, versions):  # those with the same weights go together
+            for stage, version in zip(stages, at, strict=True):
+                stage.put(stage.versions[version])
+            samples = micro_batches[list(alike)].flatten()
+            (task.loss(model, list(data[samples])) * (len(samples) / BATCH)).backward()
         for stage in stages:
             stage.update()
-        if sharpness and number % 100 == 99:
-            print(f"  K after {number + 1} updates: {largest(model, task, data, stages):.2f}", flush=True)
+        if sharpness and update % 100 == 99:
+            print(f"  κ after {update + 1} updates: {largest(model, task, data, stages):.2f}", flush=True)
     for stage in stages:
         stage.put(stage.live)
     return held_out(task, model)
@@ -132,15 +134,19 @@ def largest(model: nn.Module, task: Task, data: Any, stages: Sequence[Stage]) ->
     return value * stages[0].optimizer.param_groups[0]["lr"]
 
 
-def limit(delay: int, *, beta1: float, ahead: float) -> float:
-    """Return the largest stable K of ``w - K m``, ``m = β1 m + (1-β1) ŵ``, ŵ being ``w + ahead Δ`` of updates ago."""
+def limit(delay: float, *, beta1: float, ahead: float) -> float:
+    """Return the largest stable κ of ``w - κ m``, ``m = β1 m + (1-β1) ŵ``, ŵ being ``w + ahead Δ`` of updates ago.
+
+    Of a delay between two whole numbers, the mean of gradients with either.
+    """
+    whole = math.floor(delay)
 
     def grows(k: float) -> bool:
-        # z^d (z-1)(z-β) + K (1-β) z (1 + a (1 - 1/z)) = 0
-        powers = np.zeros(delay + 3)
+        # z^(d+1) (z-1)(z-β) + κ (1-β) Σ share z^(d-late) (z (1 + a) - a) z = 0, d being the longest delay
+        powers = np.zeros(whole + 4)
         powers[:3] = 1, -(1 + beta1), beta1
-        powers[-2] += k * (1 - beta1) * (1 + ahead)
-        powers[-1] -= k * (1 - beta1) * ahead
+        for late, share in ((whole, 1 - delay + whole), (whole + 1, delay - whole)):
+            powers[late + 1 : late + 3] += k * (1 - beta1) * share * np.array([1 + ahead, -ahead])
         return bool(np.abs(np.roots(powers)).max() > 1 + 1e-9)
 
     low, high = 1e-4, 1e3
@@ -151,17 +157,18 @@ def limit(delay: int, *, beta1: float, ahead: float) -> float:
 
 
 def show_limits() -> None:
-    for delay in (0, 2, 4, 6):
-        for beta1 in (0.0, 0.9, 0.95, 0.99):
-            found = [f"{limit(delay, beta1=beta1, ahead=share * delay):8.3f}" for share in (0, 1, 1.5, 2)]
-            print(f"{delay} late, β1 {beta1:4}: {' '.join(found)}   at 0, 1, 1.5 and 2 delays ahead")
+    for delay in (0, 0.375, 0.75, 1, 1.5, 2, 4, 6):
+        for beta1 in (0.9, 0.95, 0.99):
+            found = [f"{limit(delay, beta1=beta1, ahead=share * math.ceil(delay)):8.3f}" for share in (0, 1, 1.5)]
+            print(f"{delay:5} late, β1 {beta1:4}: {' '.join(found)}   at 0, 1 and 1.5 times the longest delay ahead")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", choices=(*VARIANTS, "limits"))
-    parser.add_argument("--delay", type=int, default=2, help="updates, for each stage behind")
-    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--delay", type=int, default=2, help="micro-batches, for each stage behind")
+    parser.add_argument("--micro-batches", type=int, default=1, help="of an update")
+    parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--sharpness", action="store_true")
     given = parser.parse_args()
@@ -170,8 +177,11 @@ def main() -> None:
         if what == "limits":
             show_limits()
             continue
-        found = perplexity(what, delay=given.delay, rate=given.rate, seed=given.seed, sharpness=given.sharpness)
-        print(f"{what}, delay {given.delay}, seed {given.seed}: {found:.2f}", flush=True)
+        setting = GridSetting(stages=len(ENDS) - 1, delay=given.delay, micro_batches=given.micro_batches)
+        found = perplexity(
+            setting, predicted=what == "predicted", rate=given.rate, seed=given.seed, sharpness=given.sharpness
+        )
+        print(f"{setting.spec}, {what}, seed {given.seed}: {found:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.step_time import Constant
 from plesio.policies.grid import GridSetting
-from plesio.runtime.grid.late_steps import RENEWED_EVERY
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
@@ -100,61 +99,34 @@ def adam(weights: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.9))
 
 
-class RotatedAdam:
-    """The rule of late stages under Adam, with copies of the weights that the optimizer has in the basis."""
+class PredictedAdam:
+    """The rule of late stages under Adam: Adam, and weights so many of its last steps ahead."""
 
-    def __init__(self, stage: nn.Module, *, delay: int) -> None:
+    def __init__(self, stage: nn.Module, *, num_updates: int) -> None:
         self.weights = list(stage.parameters())
-        self.inside = [weight.detach().clone().requires_grad_() for weight in self.weights]
-        self.optimizer = adam(self.inside)
-        self.delay = delay
-        self.bases: list[Any] = [None for _ in self.weights]
+        self.optimizer = adam(self.weights)
+        self.num_updates = num_updates
         self.moved = [torch.zeros_like(weight) for weight in self.weights]
-        self.num_steps = 0
 
-    @torch.no_grad()
     def step(self) -> None:
-        before = [weight.clone() for weight in self.weights]
-        for place, (weight, inside) in enumerate(zip(self.weights, self.inside, strict=True)):
-            if self.num_steps > 0 and weight.ndim == 2:
-                self.learn(place, weight.grad, self.optimizer.state[inside]["exp_avg"])
-            inside.copy_(self.turned(place, weight))
-            inside.grad = self.turned(place, weight.grad)
-        start = [inside.detach().clone() for inside in self.inside]
-        with torch.enable_grad():
-            self.optimizer.step()
-        for place, (weight, inside) in enumerate(zip(self.weights, self.inside, strict=True)):
-            if self.bases[place] is None:
-                weight.copy_(inside)
-            else:
-                weight.add_(self.turned(place, inside - start[place], back=True))
-        if self.num_steps > 0:
-            self.moved = [weight - then for weight, then in zip(self.weights, before, strict=True)]
-        self.num_steps += 1
+        before = [weight.detach().clone() for weight in self.weights]
+        predicts = bool(self.optimizer.state)
+        self.optimizer.step()
+        if predicts:
+            self.moved = [weight.detach() - then for weight, then in zip(self.weights, before, strict=True)]
 
     @property
-    def ahead(self) -> list[Tensor]:
-        return [weight + self.delay * moved for weight, moved in zip(self.weights, self.moved, strict=True)]
+    def predicted(self) -> list[Tensor]:
+        return [weight + self.num_updates * moved for weight, moved in zip(self.weights, self.moved, strict=True)]
 
-    def learn(self, place: int, gradient: Tensor, moment: Tensor) -> None:
-        grams = [gradient @ gradient.T, gradient.T @ gradient]
-        if self.bases[place] is None:
-            self.bases[place] = [[gram, torch.linalg.eigh(gram).eigenvectors] for gram in grams]
-            moment.copy_(self.turned(place, moment))
-            return
-        for side, gram in zip(self.bases[place], grams, strict=True):
-            side[0] = torch.lerp(side[0], gram, 1 - 0.9)
-        if (self.num_steps - 1) % RENEWED_EVERY == 0:
-            before = self.turned(place, moment, back=True)
-            for side in self.bases[place]:
-                side[1] = torch.linalg.qr(side[0] @ side[1]).Q
-            moment.copy_(self.turned(place, before))
 
-    def turned(self, place: int, tensor: Tensor, *, back: bool = False) -> Tensor:
-        if self.bases[place] is None:
-            return tensor
-        (_, rows), (_, columns) = self.bases[place]
-        return rows @ tensor @ columns.T if back else rows.T @ tensor @ columns
+def as_predicted(stage: nn.Module, steps: Any) -> nn.Module:
+    """Return a copy of the stage for a forward pass."""
+    then = copy.deepcopy(stage)
+    if isinstance(steps, PredictedAdam):
+        for weight, predicted in zip(then.parameters(), steps.predicted, strict=True):
+            weight.data.copy_(predicted)
+    return then
 
 
 def by_the_rule(
@@ -162,16 +134,15 @@ def by_the_rule(
 ) -> dict[str, Tensor]:
     """Stages of a decoupled grid in one process: stage k's gradient of micro-batch n is at its weights of then.
 
-    Under `adam` the late ones are stepped by `RotatedAdam`, and go forward with its weights ahead.
+    Under `adam` the late ones go forward with the weights that `PredictedAdam` predicts.
     """
     ends = [0, *CUTS[setting.stages], len(network())]
     replicas = []
     for batches in given:
         stages = [network()[begin:end] for begin, end in itertools.pairwise(ends)]
-        late = [make is adam and delay > 0 for delay in setting.updates_late]
         optimizers = [
-            RotatedAdam(stage, delay=delay) if is_late else make(stage.parameters())
-            for stage, delay, is_late in zip(stages, setting.delays, late, strict=True)
+            PredictedAdam(stage, num_updates=late) if make is adam and late else make(stage.parameters())
+            for stage, late in zip(stages, setting.updates_late, strict=True)
         ]
         replicas.append((stages, optimizers, batches))
     # In tick t stage k goes forward with micro-batch t - k and backward with t - 2 (K - 1) + k, as in the source.
@@ -184,10 +155,7 @@ def by_the_rule(
             for (stages, optimizers, batches), kept in zip(replicas, passes, strict=True):
                 if 0 <= (n := tick - stage) < num_batches:
                     inputs = batches[n][0] if stage == 0 else kept[stage - 1, n][2].detach().requires_grad_()
-                    then = copy.deepcopy(stages[stage])
-                    if isinstance(optimizers[stage], RotatedAdam):
-                        for weight, ahead in zip(then.parameters(), optimizers[stage].ahead, strict=True):
-                            weight.data.copy_(ahead)
+                    then = as_predicted(stages[stage], optimizers[stage])
                     kept[stage, n] = (then, inputs, then(inputs))
         updated = []
         for stage in reversed(range(last + 1)):
@@ -201,14 +169,22 @@ def by_the_rule(
                     output.backward(gradients[place].pop((stage, n)))
                 if stage > 0:
                     gradients[place][stage - 1, n] = inputs.grad
-                for weight, old in zip(stages[stage].parameters(), then.parameters(), strict=True):
-                    weight.grad = old.grad
-                optimizers[stage].step()
-                updated.append(stage)
+                gather(stages[stage], then, first=n % setting.micro_batches == 0)
+                if (n + 1) % setting.micro_batches == 0 or n + 1 == num_batches:
+                    for weight in stages[stage].parameters():
+                        weight.grad /= n % setting.micro_batches + 1
+                    optimizers[stage].step()
+                    updated.append(stage)
         for stage in sorted(set(updated)):
             mix([stages[stage] for stages, _, _ in replicas], setting)
     whole = [nn.Sequential(*[layer for stage in stages for layer in stage]).state_dict() for stages, _, _ in replicas]
     return {name: torch.stack([state[name] for state in whole]).mean(0) for name in whole[0]}
+
+
+def gather(stage: nn.Module, then: nn.Module, *, first: bool) -> None:
+    """Add a micro-batch's gradient to those of its update, unless it is the first."""
+    for weight, old in zip(stage.parameters(), then.parameters(), strict=True):
+        weight.grad = old.grad if first else weight.grad + old.grad
 
 
 @torch.no_grad()

@@ -72,12 +72,13 @@ def run(
 SPECS = [
     "2x2,compress=qsgd:8,every=2",
     "1x3,schedule=2bw,micro_batches=4",
+    "2x2,micro_batches=3",
     *(
         pytest.param(spec, marks=pytest.mark.slow)
         for spec in (
             "1x4,weights=recompute",
             "3x1,mixing=ring",
-            "1x3,delay=3,adam=plain,shrink=0.9",
+            "1x3,delay=3,shrink=0.9",
             "1x1",
             "1x3",
             "2x2",

@@ -5,10 +5,10 @@ as soon as its input is there, so no clock has to be shared: what a stage comput
 the same in every world.
 
 **Order.** Stage k of K goes forward with micro-batch n and then backward with micro-batch ``n - d_k``, its *delay*. An
-update follows each backward pass (or every ``micro_batches`` of them). Forward pass n is therefore done with
-``max(0, n - d_k)`` updates, and by the time its gradient is applied there have been n: the gradient is
-``min(n, d_k)`` updates stale. With ``d_k = 2 (K - 1 - k)`` an activation has a tick to get to the next stage, and a
-gradient one to get back (Pham and Ahn 2025; the delayed gradients of Zhuang et al. 2022).
+update follows every M-th backward pass (``micro_batches``). Forward pass n is therefore done with
+``max(0, n - d_k) // M`` updates, and by the time its gradient is applied there have been ``n // M``: it is from
+``d_k // M`` to ``⌈d_k / M⌉`` updates stale. With ``d_k = 2 (K - 1 - k)`` an activation has a tick to get to the next
+stage, and a gradient one to get back (Pham and Ahn 2025; the delayed gradients of Zhuang et al. 2022).
 
 **Invariants**, held by `validate` and by tests for all schedules: every micro-batch goes forward once, then backward
 once, in the same order; at most ``d_k + 1`` are under way; no version is used that does not exist; an update applies

@@ -29,7 +29,6 @@ __all__ = [
 ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Weights = Literal["stash", "recompute"]
-AdamSteps = Literal["rotated", "plain"]
 _PREFIX = "grid:"
 GRID_HELP = (
     "the network cut into K stages, in S groups: no pass waits for one of the whole network, and groups mix their "
@@ -39,10 +38,9 @@ GRID_HELP = (
 GRID_OPTIONS: Mapping[str, str] = {
     "schedule": "decoupled, or to compare with gpipe, 1f1b or 2bw",
     "delay": "micro-batches that a stage is ahead for each stage behind it: 2, or 0 for no staleness",
-    "micro_batches": "for one update of gpipe, 1f1b and 2bw: 1",
+    "micro_batches": "for one update: 1; more of smaller ones make gradients fewer updates late",
     "weights": "a late gradient is taken at the weights of then (stash) or at those of now (recompute)",
     "shrink": "factor on a gradient at each stage that it is sent back through: 1",
-    "adam": "steps of late stages under Adam: rotated (learns more, computes up to twice as long) or plain",
     "mixing": "groups mix their weights with all, in a ring, on an exponential graph, or by rows: 0.5 0.5/0.5 0.5",
     "every": "updates between two mixings: 1",
     "bound": "updates that a group may lag behind the others: 0",
@@ -86,17 +84,15 @@ class GridSetting:
             ``gpipe`` and ``1f1b`` (synchronous: an update after every ``micro_batches``) and ``2bw`` (one update late,
             Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training").
         delay: Lead of ``decoupled``: micro-batches that a stage is ahead for each stage behind it, so that stage k's
-            gradients are ``delay (K - 1 - k)`` updates stale (k from 0). 2 is a message's tick there and one back (Pham
-            and Ahn 2025), 1 leaves messages no time (PipeDream, Narayanan et al. 2019), 0 is plain model parallelism,
-            and more hides slower links.
-        micro_batches: Micro-batches of one update, made of the mean of their gradients; always 1 if decoupled.
+            gradients are ``delay (K - 1 - k)`` micro-batches late (k from 0). 2 is a message's tick there and one back
+            (Pham and Ahn 2025), 1 leaves messages no time (PipeDream, Narayanan et al. 2019), 0 is plain model
+            parallelism, and more hides slower links.
+        micro_batches: M micro-batches of one update, made of the mean of their gradients, which are so
+            ``delay (K - 1 - k) / M`` updates late in the mean.
         weights: Weights at which a late gradient is taken. ``stash``: at the weights of the stage's own forward pass,
             so that it is the gradient of what was computed. ``recompute``: at the present weights, from the stored
             input, with the output's gradient as it comes; one more forward pass, and no copies of weights.
         shrink: Factor on a gradient at each stage that it is sent back through (Zhuang et al. 2022).
-        adam: How stages with late gradients step under Adam and its kin. ``rotated``: in the eigenbasis of the
-            gradients, and with forward passes at the weights ahead (`plesio.runtime.grid.late_steps`). ``plain``: as
-            without delay.
         mixing: Graph by which the groups' replicas of a stage mix their weights.
         every: Updates between two mixings.
         bound: Updates that a group may lag behind others: the result of a mixing is added so many updates later.
@@ -116,7 +112,6 @@ class GridSetting:
     micro_batches: Annotated[int, AT_LEAST_1] = 1
     weights: Weights = "stash"
     shrink: Annotated[float, Within(0, 1, without="low")] = 1.0
-    adam: AdamSteps = "rotated"
     mixing: Mixing = _ALONE
     every: Annotated[int, AT_LEAST_1] = 1
     bound: Annotated[int, AT_LEAST_0] = 0
@@ -130,8 +125,6 @@ class GridSetting:
                     f"the mixing matrix is for {self.mixing.size} groups, the grid has {self.groups}; make them alike"
                 )
             object.__setattr__(self, "mixing", Mixing.on(self.mixing.name, self.groups))
-        if self.schedule == "decoupled" and self.micro_batches != 1:
-            raise ConfigError("a decoupled grid updates after every micro-batch; leave micro_batches out")
         if self.schedule == "2bw" and self.micro_batches < self.stages:
             raise ConfigError(
                 f"2bw with {self.micro_batches} micro-batches: write {self.stages} or more, as many as there are stages"
@@ -205,9 +198,9 @@ class GridSetting:
 
     @property
     def updates_late(self) -> tuple[int, ...]:
-        """Updates that each stage's gradients are late, where its optimizer is to make up for it."""
-        rotates = self.schedule == "decoupled" and self.adam == "rotated"
-        return self.delays if rotates else (0,) * self.stages
+        """Updates that each stage's gradients are late at most, if decoupled."""
+        late = self.delays if self.schedule == "decoupled" else (0,) * self.stages
+        return tuple(-(-delay // self.micro_batches) for delay in late)
 
     @property
     def flushes(self) -> bool:
@@ -249,7 +242,6 @@ _READERS: Mapping[str, Any] = {
     "micro_batches": int,
     "weights": str,
     "shrink": float,
-    "adam": str,
     "mixing": _mixing,
     "every": int,
     "bound": int,

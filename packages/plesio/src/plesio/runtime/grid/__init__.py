@@ -7,7 +7,7 @@ join_grid           `plesio.grid`: puts a worker together
 grid                the session that a training loop sees
 cutting             where the network is cut
 tick, stage         what a worker does by its schedule; a stage's passes, and what it keeps between them
-late_steps          steps of Adam and its kin with late gradients
+weight_prediction   where late stages go forward under Adam and its kin
 column, messages    its neighbours in the group, and what they send each other
 mixer               its neighbours in other groups
 feed, deal          its micro-batches, and which samples all groups are dealt

@@ -149,11 +149,7 @@ def _setting(
         raise ConfigError(f"the script says {spec}, and plesio run --grid says {by_launcher}; leave one of them out")
     if num_workers == 1:  # alone: the whole network in one stage, at whatever this grid would be
         chosen = GridSetting() if wanted is None else _parsed(wanted)
-        flushes = chosen.flushes
-        return GridSetting(
-            schedule=chosen.schedule if flushes else "decoupled",
-            micro_batches=chosen.micro_batches if flushes else 1,
-        )
+        return GridSetting(micro_batches=chosen.micro_batches)
     if wanted is None:
         groups = 1 if groups is None else groups
         if num_workers % groups:
@@ -344,6 +340,12 @@ class _Composer:
             print(f"plesio: {cut.words(len(self.layers))}", file=sys.stderr, flush=True)
         layers = stages[place.stage]
         stage = self._stage(layers, setting, number=place.stage)
+        late = setting.updates_late[0]
+        if self._rank == 0 and late > 1 and "betas" in stage.optimizer.defaults:
+            timeline.meter.warn(
+                f"{type(stage.optimizer).__name__} learns far less from gradients that are {late} updates late; "
+                f"write micro_batches={setting.delays[0]} or more, of smaller micro-batches, and they are one late"
+            )
         if self.job is None or self.job.memory_bytes() is None:
             timeline.measured_by(Gauges(Replica(layers, stage.optimizer)))
         news = News(generation=collector.formation.generation)

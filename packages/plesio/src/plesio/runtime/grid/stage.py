@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from plesio.core.errors import TaskError
 from plesio.policies.grid import Backward, Forward, GridSetting, Update
-from plesio.runtime.grid.late_steps import LateSteps
+from plesio.runtime.grid.weight_prediction import WeightPrediction
 
 __all__ = ["GridStage", "Held", "Loss"]
 
@@ -157,7 +157,7 @@ class GridStage:
         """True if every micro-batch goes back before the weights move."""
         self._device = next(iter(layers.parameters()), torch.empty(0)).device
         self._live: dict[str, Tensor] = {name: p for name, p in layers.named_parameters() if p.requires_grad}
-        self._late = LateSteps(optimizer, self._live, delay=setting.updates_late[number])
+        self._prediction = WeightPrediction(optimizer, self._live, num_updates=setting.updates_late[number])
         self.kept: dict[int, _Kept] = {}
         self.snapshots: dict[int, dict[str, Tensor]] = {}
         """Copies of the weights, by version."""
@@ -230,7 +230,7 @@ class GridStage:
 
     def _weights(self, version: int) -> dict[str, Tensor]:
         if version not in self.snapshots:
-            self.snapshots[version] = _copied(self._late.ahead())
+            self.snapshots[version] = _copied(self._prediction.predicted())
         return self.snapshots[version]
 
     def backward(self, action: Backward, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -310,7 +310,7 @@ class GridStage:
             torch._foreach_div_(gradients, num_micro_batches)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._live.values(), self._clip)
-        self._late.step()
+        self._prediction.step()
 
     def state(self) -> dict[str, Any]:
         """Return all that the stage remembers, plain; of stashed forward passes what it takes to do them again."""
@@ -318,7 +318,7 @@ class GridStage:
             "layers": {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()},
             "optimizer": deepcopy(self.optimizer.state_dict()),
             "scheduler": None if self.scheduler is None else deepcopy(self.scheduler.state_dict()),
-            "late": self._late.state(),
+            "prediction": self._prediction.state(),
             "gradients": {name: p.grad.clone() for name, p in self._live.items() if p.grad is not None},
             "kept": {
                 number: [kept.version, [tensor.detach().clone() for tensor in kept.inputs], *_random(kept)]
@@ -335,7 +335,7 @@ class GridStage:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
-        self._late.load(state["late"])
+        self._prediction.load(state["prediction"])
         for name, gradient in state["gradients"].items():
             self._live[name].grad = gradient.clone()
         self.snapshots = {version: _copied(weights) for version, weights in state["snapshots"].items()}
