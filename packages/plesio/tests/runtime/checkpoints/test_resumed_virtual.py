@@ -33,6 +33,8 @@ ON_STORE = (
     "ssp:3,period=3,delay=2",
     "diloco:4,exchange=store,quorum=2",
     "diloco:4,exchange=store,delay=2",
+    "diloco:4,exchange=store,fragments=2,late=heloco,compress=topk:0.3",
+    "asp,compress=qsgd:4+feedback",
     "bsp,exchange=store",
     "bsp,backup=1",
     "local_sgd:4,exchange=store",
@@ -69,7 +71,7 @@ def alike(one: dict[str, Any]) -> dict[str, Any]:
 ALWAYS = (
     "bsp",
     "diloco:8,fragments=2,delay=2",
-    "diloco:4,exchange=store,quorum=2",
+    "diloco:4,exchange=store,fragments=2,late=heloco,compress=topk:0.3",
     "local_sgd:8,delay=4",
     "ssp:4",
     "adaptive",

@@ -317,7 +317,7 @@ def train_each(*, policies: list[str]) -> list[list[float]]:
 @pytest.mark.timeout(120)
 def test_real_processes_train_what_virtual_workers_do():
     """With a quorum of all, their order does not matter; without, they end near to it."""
-    policies = ["diloco:5,exchange=store,quorum=3", "diloco:5,exchange=store,quorum=3,compress=topk:0.2"]
+    policies = ["diloco:5,exchange=store,quorum=3", "diloco:4,exchange=store,quorum=3,fragments=2,compress=topk:0.2"]
     uncertain = "diloco:5,exchange=store,quorum=2,grace=20ms"
     expected = [workers_of(run(one, speeds=(1.0, 1.0, 1.0), num_steps=20))[0].final for one in policies]
     found = torch.tensor(

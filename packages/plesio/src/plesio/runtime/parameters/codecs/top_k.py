@@ -107,9 +107,11 @@ class TopKCodec(Codec):
         rows = magnitudes[:whole].view(-1, self._chunk)
         number = self._kept_of(self._chunk)
         threshold = rows.topk(number).values[:, -1:]
-        above, at_threshold = rows > threshold, rows == threshold
-        first = at_threshold.cumsum(-1) <= number - above.sum(-1, keepdim=True)
-        places = [(above | at_threshold & first).view(-1).nonzero().squeeze(1)]
+        chosen = rows >= threshold
+        if int(chosen.sum()) > number * len(rows):  # of equal ones, the first
+            above, equal = rows > threshold, rows == threshold
+            chosen = above | equal & (equal.cumsum(-1) <= number - above.sum(-1, keepdim=True))
+        places = [chosen.view(-1).nonzero().squeeze(1)]
         if whole < self.num_elements:
             places.append(whole + _largest_of(magnitudes[whole:], self._kept_of(self.num_elements - whole)))
         return torch.cat(places)

@@ -52,7 +52,7 @@ class TwoBitsCodec(Codec):
         pair = pair.view(*payload.shape[:-1], self._num_buckets, 2)
         codes = self._buckets(_unpacked(payload[..., num_bytes:], number=self.num_elements))
         numbers = torch.where(codes >= _LARGE, pair[..., 1:], pair[..., :1])
-        numbers = torch.where(codes % 2 == 1, -numbers, numbers)
+        numbers = torch.where((codes & 1).bool(), -numbers, numbers)
         to.add_(numbers.flatten(-2)[..., : self.num_elements], alpha=scale)
 
 
@@ -63,5 +63,5 @@ def _packed(codes: Tensor) -> Tensor:
 
 
 def _unpacked(packed: Tensor, *, number: int) -> Tensor:
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=packed.device)
-    return (packed.unsqueeze(-1) >> shifts).bitwise_and_(3).flatten(-2)[..., :number]
+    fours = torch.stack([packed, packed >> 2, packed >> 4, packed >> 6], -1)
+    return fours.bitwise_and_(3).flatten(-2)[..., :number]
