@@ -14,7 +14,7 @@ ROW = re.compile(
     r"^\| (1\d{3})-\S+ \| \S+, \S+, x\S+ \| [^|]+ \| (\w+) \| [\d.]+ \| ([\d.]+) ± [\d.]+ \| (-?[\d.]+) ± [\d.]+ \|$",
     flags=re.MULTILINE,
 )
-WORDS = {10: "ten", 12: "twelve", 16: "sixteen", 40: "forty"}
+WORDS = {10: "ten", 12: "twelve", 16: "sixteen", 17: "seventeen", 40: "forty"}
 
 
 class Scenario(NamedTuple):

@@ -84,6 +84,21 @@ def test_a_grid_of_four(tmp_path: Path):
     assert (result.policy, result.num_workers, result.samples) == ("grid:2x2", 4, 4 * TRAIN_SAMPLES)
 
 
+def test_an_island_by_itself_is_ordinary_training():
+    # in a process of its own, whose default process group it makes
+    found = re.search(r"accuracy ([0-9.]+)", run(sys.executable, str(EXAMPLES / "islands.py")))
+    assert found is not None
+    assert float(found[1]) > 0.9
+
+
+@pytest.mark.slow
+def test_islands():
+    command = [sys.executable, "-m", "plesio", "run", "--workers", "4", "--island", "2", "--policy", "asp"]
+    found = re.search(r"2 islands, accuracy ([0-9.]+)", run(*command, str(EXAMPLES / "islands.py")))
+    assert found is not None
+    assert float(found[1]) > 0.8
+
+
 @pytest.mark.slow
 def test_digits_alone(tmp_path: Path):
     output = run(sys.executable, str(EXAMPLES / "train_digits.py"), "--epochs", "4", "--trace", str(tmp_path))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from plesio.protocol.figures import RunInfo
     from plesio.runtime.grid.join_grid import grid
+    from plesio.runtime.island import island
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
     from plesio.runtime.join_options import JoinOptions
@@ -77,6 +78,7 @@ __all__ = [
     "TransportError",
     "WorkerLostError",
     "grid",
+    "island",
     "join",
     "parse_policy",
 ]
@@ -105,6 +107,7 @@ _LAZY = {
     "Task": "plesio.tasks.task",
     "Transition": "plesio.runtime.worker.exchange.transition",
     "grid": "plesio.runtime.grid.join_grid",
+    "island": "plesio.runtime.island",
     "join": "plesio.runtime.join",
 } | dict.fromkeys(_POLICIES, "plesio.policies")
 

@@ -377,7 +377,7 @@ def test_joining_where_no_job_runs_is_refused(tmp_path: Path):
 
 
 def test_joining_what_is_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("plesio.runtime.launcher._JOIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("plesio.runtime.job_store._JOIN_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: no job of Plesio answers there"):

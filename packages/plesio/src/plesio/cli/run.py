@@ -17,6 +17,7 @@ Examples:
   plesio run --workers 4 --checkpoint runs/ck --every "500 steps" train.py
   plesio run --workers 4 --checkpoint runs/ck --restarts 3 train.py
   plesio run --workers 4 --replicas 2 train.py
+  plesio run --workers 4 --island 2 --policy ssp:4 train.py
   plesio run --grid 2x2 train.py
   plesio run --grid 1x4,schedule=1f1b,micro_batches=8 train.py
 \b
@@ -40,6 +41,10 @@ def run(
     grid: Annotated[
         str | None,
         typer.Option("--grid", metavar="SxK[,...]", help="Start a grid of S groups of K stages, a process each."),
+    ] = None,
+    island: Annotated[
+        str | None,
+        typer.Option("--island", metavar="R[,...]", help="Ranks that are one worker together, of all or of each."),
     ] = None,
     join: Annotated[
         str | None,
@@ -93,6 +98,8 @@ def run(
     chosen = None if grid is None else GridSetting.parse(grid)
     if chosen is not None and join is not None:
         raise ConfigError(f"--grid {grid}: the job that workers join has its grid already; leave --grid out")
+    if chosen is not None and island is not None:
+        raise ConfigError(f"--island {island}: a grid has groups of its own; leave --grid or --island out")
     if chosen is not None and workers not in (None, chosen.num_workers):
         raise ConfigError(
             f"--workers {workers}: a {chosen.groups}x{chosen.stages} grid has {chosen.num_workers}; leave --workers out"
@@ -103,6 +110,6 @@ def run(
         num_workers=workers if chosen is None else chosen.num_workers,
         join=join,
         port=port,
-        defaults=JoinDefaults(checkpoints=setting, replicas=replicas, policy=policy, grid=chosen),
+        defaults=JoinDefaults(checkpoints=setting, replicas=replicas, policy=policy, grid=chosen, island=island),
         restarts=restarts,
     )

@@ -116,6 +116,11 @@ class WorkerLostError(PlesioError):
         return cls(text, ranks=tuple(ranks))
 
     @classmethod
+    def of_island(cls, worker: int) -> "WorkerLostError":
+        """Make the error on the ranks of this worker's island that are left when one of them is gone."""
+        return cls(f"a rank of island {worker} was lost, and the others hold no whole replica without it")
+
+    @classmethod
     def expelled(cls, rank: int, *, over: bool = False) -> "WorkerLostError":
         """Make the error on the lost worker itself, when it wakes up and is told; ``over``: the run has ended since."""
         silent = "was silent for longer than its lease and was counted lost"

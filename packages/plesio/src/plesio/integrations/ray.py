@@ -21,7 +21,7 @@ from ray.train.backend import Backend
 from ray.train.torch import TorchConfig
 
 from plesio.policies import Policy, parse_policy
-from plesio.runtime.launcher import listen, serve_store
+from plesio.runtime.job_store import listen, serve_store
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, new_job_secret
 from plesio.runtime.worker.environment import POLICY_VARIABLE
 

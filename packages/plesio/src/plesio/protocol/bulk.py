@@ -12,9 +12,11 @@ from plesio.protocol.message import Message
 from plesio.protocol.to_server import Finished
 
 __all__ = [
+    "BlockRow",
     "BulkFromWorker",
     "Initial",
     "Initialised",
+    "IslandPart",
     "OptimizerSpec",
     "Pull",
     "Pulled",
@@ -27,6 +29,8 @@ __all__ = [
 
 Table = list[list[list[Any]]]
 """An optimizer's state; see `plesio.runtime.parameters.optimizer_state`."""
+BlockRow = tuple[int, int, int, int, int]
+"""A part of a tensor, as `plesio.runtime.parameters.blocks` describes it."""
 SliceRow = tuple[str, str, str, int, int, int, int]
 """A slice of a tensor: name, kind, dtype, parameter group, start, stop, offset (`plesio.runtime.parameters.layout`)."""
 
@@ -38,17 +42,35 @@ class OptimizerSpec(Record, frozen=True, kw_only=True):
     groups: tuple[dict[str, Any], ...]
 
 
+class IslandPart(Record, frozen=True, kw_only=True):
+    """The part of one rank of an island, which pushes and pulls together with the others as one worker.
+
+    Attributes:
+        number: The rank's.
+        count: Ranks of the island.
+        sent: Of each of the server's slices, the part of its tensor that this rank sends; no element is sent twice.
+        received: The same of what it receives.
+    """
+
+    number: int
+    count: int
+    sent: tuple[BlockRow, ...]
+    received: tuple[BlockRow, ...]
+
+
 class Initial(Message, frozen=True, kw_only=True, tag=1):
     """Worker to server: the slices' initial values. Answered with `Initialised`.
 
     Attributes:
+        part: The sender's, where the worker is an island.
         optimizer: For gradients.
         state: The optimizer's, whose tensors follow the parameters'.
         again: In place of those that the server has, if no update has been applied to them.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("state", "again")
+    omits: ClassVar[tuple[str, ...]] = ("part", "state", "again")
 
+    part: IslandPart | None = None
     slices: tuple[SliceRow, ...]
     update: UpdateKind
     optimizer: OptimizerSpec | None
@@ -90,14 +112,16 @@ class Pull(Message, frozen=True, kw_only=True, tag=3):
         known: Version that it has; None for none.
         present: Indices of the slices that it asks for, if they are not all.
         compressed: The compression in which it would have how they have changed, if it has a version.
+        part: The sender's, in the first request of a worker that is an island.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("present", "compressed")
+    omits: ClassVar[tuple[str, ...]] = ("present", "compressed", "part")
 
     after: int
     known: int | None
     present: tuple[int, ...] | None = None
     compressed: str | None = None
+    part: IslandPart | None = None
 
 
 class Pulled(Message, frozen=True, kw_only=True, tag=4):

@@ -1,6 +1,14 @@
 """The names of the connections between workers and servers."""
 
-__all__ = ["heartbeat_identity", "names_of", "observer_identity", "server_identity", "worker_identity", "worker_of"]
+__all__ = [
+    "heartbeat_identity",
+    "names_of",
+    "observer_identity",
+    "part_identity",
+    "server_identity",
+    "worker_identity",
+    "worker_of",
+]
 
 
 def worker_identity(rank: int) -> str:
@@ -19,13 +27,18 @@ def observer_identity(number: int) -> str:
     return f"observer-{number}"
 
 
+def part_identity(process: int) -> str:
+    """Return the name of a rank of an island that does not lead it, by its number among the job's processes."""
+    return f"part-{process}"
+
+
 def names_of(number: int) -> tuple[bytes, ...]:
     """Return all connections that may have this number.
 
     >>> names_of(3)
-    (b'worker-3', b'heartbeat-3', b'server-3', b'observer-3')
+    (b'worker-3', b'heartbeat-3', b'server-3', b'observer-3', b'part-3')
     """
-    return tuple(b"%s-%d" % (role, number) for role in (b"worker", b"heartbeat", b"server", b"observer"))
+    return tuple(b"%s-%d" % (role, number) for role in (b"worker", b"heartbeat", b"server", b"observer", b"part"))
 
 
 def worker_of(peer: bytes) -> int | None:

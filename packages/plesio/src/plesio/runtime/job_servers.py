@@ -12,7 +12,7 @@ import zmq
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from plesio.core.errors import ConfigError, TransportError
-from plesio.protocol.peers import heartbeat_identity, worker_identity
+from plesio.protocol.peers import heartbeat_identity, part_identity, worker_identity
 from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
 from plesio.runtime.start_server import server_addresses, start_server
@@ -105,7 +105,7 @@ class JobServers:
             ConfigError: Workers disagree about replicas.
         """
         place = self._place
-        if place.local_rank == 0 and not place.late:
+        if place.local_rank == 0 and place.leads and not place.late:
             if replicas > 1 and place.host == 1 % place.num_hosts and not self._store.check([_BACKUP]):
                 self._start_server(0, is_backup=True)
             for index in range(count):
@@ -123,6 +123,8 @@ class JobServers:
         while len(self.connections) < count:
             index = len(self.connections)
             addresses, name = json.loads(self._get(f"server/{index}")), worker_identity(place.rank)
+            if place.island is not None and not place.leads:
+                name = part_identity(place.island.process)
             self.connections.append(self._dialler().connection(addresses, identity=name, backup=self._backup))
         return self.connections[:count]
 
@@ -166,7 +168,7 @@ class JobServers:
         for connection in self.connections:
             connection.close()
         self.connections.clear()
-        if self._processes and self._place.rank == 0:
+        if self._processes and self._place.first:
             with contextlib.suppress(RuntimeError):  # torch's own, where the store is gone
                 self._store.set(_OVER, "")
         for process in reversed(self._processes):  # a backup last

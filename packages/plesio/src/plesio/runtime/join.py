@@ -22,6 +22,7 @@ from plesio.policies import Policy
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.island import asked_for, check_island
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, checkpoints_of, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
@@ -131,7 +132,10 @@ def join(
     place = place_of(options)
     chosen = policy_of(policy, around=around, setting=setting, place=place)
     one = as_one(model, optimizer)
-    replica = Replica(model, one, scaler=scaler)
+    island = asked_for(place)
+    if island is not None:
+        check_island(chosen, options, scales=scaler is not None, saves=setting is not None, is_alone=place is None)
+    replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)
     if place is not None:
@@ -173,7 +177,7 @@ def _check_first() -> None:
 def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks) -> None:
     """Refuse on every worker at once what the servers cannot run, and workers too late for racks on the store."""
     check_racks(racks, num_workers=place.num_workers)
-    check_beginning(replica.model, replica.optimizer)
+    check_beginning(replica.model, replica.optimizer, in_island=replica.island is not None)
     if policy.exchange == "store" or policy.bound > 0:
         check_layers(replica.model, policy=policy.spec)
     check_fragments(policy, num_tensors=len(replica.parameters))
@@ -307,6 +311,7 @@ class _Run:
                 ),
                 timeline=timeline,
                 checkpoints=checkpoints,
+                island=self.replica.island,
             )
             # From here on the others know of this worker: they must be told when it cannot begin.
             try:
@@ -401,14 +406,15 @@ class _Run:
             gauges=gauges,
             history=history,
             callbacks=self.callbacks,
+            says=job.place.leads,
         )
         return self._timeline(meter, rank=job.place.rank, clock=job.clock, gauges=gauges)
 
     def _timeline(self, meter: Meter, *, rank: int, clock: Clock, gauges: Gauges | None) -> WorkerTimeline:
         """Make the timeline, with a trace in the folder, if there is one."""
-        timeline = WorkerTimeline.of(
-            meter, self.folder, worker=rank, policy=self.policy.title, clock=clock, gauges=gauges
-        )
+        island = self.replica.island
+        folder = None if island is not None and not island.leads else self.folder
+        timeline = WorkerTimeline.of(meter, folder, worker=rank, policy=self.policy.title, clock=clock, gauges=gauges)
         if rank == 0 and (line := left_out(self.replica.model, self.replica.optimizer)) is not None:
             meter.warn(line)
         if self.replica.scaling is not None:

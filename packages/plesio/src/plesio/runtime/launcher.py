@@ -14,27 +14,33 @@ was stopped is not, nor one that never began: a run that was refused once would 
 
 import contextlib
 import os
-import queue
 import shlex
-import socket
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plesio.core.errors import ConfigError, DataError, TransportError
+from plesio.core.errors import ConfigError, DataError
 from plesio.core.files import check_script
-from plesio.core.units import counted, format_seconds
+from plesio.core.units import format_seconds
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.job_store import (
+    NEXT_PROCESS_KEY,
+    NEXT_RANK_KEY,
+    WORLD_SIZE_KEY,
+    connect,
+    listen,
+    parse_address,
+    serve_store,
+)
 from plesio.runtime.site import THIS_HOST, Site
+from plesio.runtime.started_islands import StartedIslands
 from plesio.runtime.supervisor import JobOutcome, WorkerCommand, supervise
 from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user, unsigned
 from plesio.runtime.worker.environment import (
@@ -42,9 +48,12 @@ from plesio.runtime.worker.environment import (
     ENDED_KEY,
     FINISHED_WITHOUT_KEY,
     GRID_VARIABLE,
+    ISLAND_VARIABLE,
     NAME_KEY,
     POLICY_VARIABLE,
     REPLICAS_VARIABLE,
+    island_sizes,
+    late_island,
     launcher_policy,
 )
 from plesio.runtime.worker_output import Outlet
@@ -52,30 +61,11 @@ from plesio.runtime.worker_output import Outlet
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = [
-    "NEXT_RANK_KEY",
-    "WORLD_SIZE_KEY",
-    "JoinDefaults",
-    "Program",
-    "connect",
-    "host_job",
-    "launch",
-    "listen",
-    "serve_store",
-    "worker_environment",
-]
-
-NEXT_RANK_KEY = "plesio/next_rank"
-"""In the job's store: the rank that the next worker to join is given."""
-
-WORLD_SIZE_KEY = "plesio/world_size"
-"""In the job's store: the workers it started with; ranks from there on have joined later."""
+__all__ = ["JoinDefaults", "Program", "host_job", "launch", "listen", "serve_store", "worker_environment"]
 
 _GRID_KEY = "plesio/grid"
 """In the job's store: the grid that its workers have from the command line; empty if none."""
 
-_JOIN_TIMEOUT_S = 5.0
-_LOOK_S = 0.02
 _MOST_WORKERS = 4096
 """Far more than a machine has cores for, and few enough to be started at all."""
 
@@ -89,12 +79,14 @@ class JoinDefaults:
         replicas: How often server 0 is there; None leaves it to the script.
         policy: The policy's text; None leaves it to the script.
         grid: The grid; None leaves it to the script.
+        island: Ranks of each island; None for workers of one process.
     """
 
     checkpoints: CheckpointSetting | None = None
     replicas: int | None = None
     policy: str | None = None
     grid: GridSetting | None = None
+    island: str | None = None
 
     def environment(self) -> dict[str, str]:
         """Return this process's environment with the variables that workers read."""
@@ -106,6 +98,8 @@ class JoinDefaults:
             variables[POLICY_VARIABLE] = policy.spec
         if self.grid is not None:
             variables[GRID_VARIABLE] = self.grid.spec
+        if self.island is not None:
+            variables[ISLAND_VARIABLE] = self.island
         return {**os.environ, **variables}
 
 
@@ -148,7 +142,8 @@ def launch(
         join: ``HOST:PORT`` of a running job that the processes become workers of; None starts a job.
         port: Where the job's store listens; 0 is any free port.
         defaults: Settings for what the script leaves open.
-        restarts: How often a run that fails is started again from its last checkpoint.
+        restarts: How often a run that fails is started again from its last checkpoint; of islands, how often others
+            take the place of one that is lost.
         site: Where the processes run.
 
     Returns:
@@ -156,8 +151,8 @@ def launch(
         if a signal stopped the job; else the status of the worker that failed first.
 
     Raises:
-        ConfigError: No such script, no workers, ``join`` is no address, there can be no secret, or no checkpoints, or
-            another job takes some in that folder.
+        ConfigError: No such script, no workers, ``join`` is no address, there can be no secret, or no checkpoints,
+            another job takes some in that folder, or the processes do not make islands.
         TransportError: The port is taken, or there is no job at ``join``.
     """
     check_script(script)
@@ -165,13 +160,8 @@ def launch(
         raise ConfigError(f"--workers {num_workers}: write 1 or more")
     if num_workers is not None and num_workers > _MOST_WORKERS:
         raise ConfigError(f"{num_workers:,} workers are too many for one machine; {_MOST_WORKERS:,} are the most")
-    checkpoints = defaults.checkpoints
-    if restarts and checkpoints is None:
-        raise ConfigError(
-            f"--restarts {restarts}: a run that is started again goes on from a checkpoint; add --checkpoint DIR"
-        )
-    if restarts and join is not None:
-        raise ConfigError(f"--restarts {restarts} is for a whole job; leave it out with --join")
+    checkpoints, islands = defaults.checkpoints, defaults.environment().get(ISLAND_VARIABLE)
+    _check_together(checkpoints, islands, num_processes=num_workers or 1, restarts=restarts, joins=join is not None)
     if checkpoints is not None:
         checkpoints.prepare()
     if join is not None:
@@ -184,7 +174,11 @@ def launch(
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
         program = Program(script, args, replace(defaults, checkpoints=setting).environment())
-        outcome, begun_unix_s = host_job(program, num_workers=num_workers or 1, port=port, site=site)
+        outcome, begun_unix_s = host_job(
+            program, num_workers=num_workers or 1, port=port, site=site, island_restarts=restarts if islands else 0
+        )
+        if islands is not None:
+            return outcome.status
         # a run that was stopped, or that others have finished, is not started again; nor one that never began
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
         if outcome.stopped or not failed or number == restarts:
@@ -197,6 +191,22 @@ def launch(
         lost = _lost(checkpoints, outcome, since_unix_s=began_unix_s, begun_unix_s=begun_unix_s)
         print(f"plesio: {lost}; restart {number + 1} of {restarts}", file=sys.stderr, flush=True)
     raise AssertionError("the last attempt returns")
+
+
+def _check_together(
+    checkpoints: CheckpointSetting | None, islands: str | None, *, num_processes: int, restarts: int, joins: bool
+) -> None:
+    """Refuse options that do not go together."""
+    if islands is not None:
+        island_sizes(islands, num_processes=num_processes, by="--island")
+        if checkpoints is not None:
+            raise ConfigError("--checkpoint: islands take no checkpoints; leave it out, or --island")
+    elif restarts and checkpoints is None:
+        raise ConfigError(
+            f"--restarts {restarts}: a run that is started again goes on from a checkpoint; add --checkpoint DIR"
+        )
+    if restarts and joins:
+        raise ConfigError(f"--restarts {restarts} is for a whole job; leave it out with --join")
 
 
 def _latest(checkpoints: CheckpointSetting, *, since_unix_s: float) -> Manifest | None:
@@ -232,9 +242,11 @@ def host_job(
     site: Site = THIS_HOST,
     outlet: Outlet | None = None,
     look: Callable[["TCPStore", str], None] | None = None,
+    island_restarts: int = 0,
 ) -> tuple[JobOutcome, float | None]:
     """Do a job; returns how it ended, and when its first run began, if it did.
 
+    ``island_restarts`` is how often an island that is lost is started again, as another worker of the job.
     ``look`` is called a few times a second with the job's store and its secret; ``outlet`` takes all output.
 
     The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes
@@ -243,6 +255,7 @@ def host_job(
     stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
     name, outlet = uuid.uuid4().hex, outlet or Outlet.standard()
     secret = given_secret() or secret_of_user(name)
+    islands = StartedIslands.of(program.environment, num_processes=num_workers)
     with contextlib.ExitStack() as undo:
         with site.here():
             listener = undo.enter_context(listen(port, address=site.address))
@@ -253,34 +266,53 @@ def host_job(
 
         def host_store() -> None:
             with site.here():
-                stores.append(serve_store(listener, num_workers=num_workers))
+                stores.append(serve_store(listener, num_workers=len(islands.sizes)))
+            stores[0].set(NEXT_PROCESS_KEY, str(num_workers))
             stores[0].set(NAME_KEY, name)
             stores[0].set(ENDED_KEY, ",".join(map(str, past)))
             stores[0].set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))
             line = shlex.join([str(program.script), *program.args])
             join = f"; more can join with: plesio run --join {site.address}:{master_port} {line}"
             known.append(stores[0].num_keys())
-            outlet.say(f"{counted(num_workers, 'worker')}{join if site is THIS_HOST else ''}")
+            outlet.say(f"{islands.title}{join if site is THIS_HOST else ''}")
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)
-        commands = _commands(program, ranks=ranks, world_size=num_workers, meet=meet)
+        commands = islands.grouped(_commands(program, ranks=ranks, world_size=num_workers, meet=meet))
+        left = island_restarts
+
+        def again(worker: int) -> Sequence[WorkerCommand]:
+            """Return the processes of another island in the place of this one, which is lost."""
+            nonlocal left
+            if not left or not stores[0].check([BEGUN_KEY]):
+                return ()
+            left -= 1
+            size = islands.size_of(worker)
+            commands = _late_island(program, store=stores[0], sizes=(size,), meet=meet)
+            islands.add(commands)
+            outlet.say(
+                f"island {worker} was lost; worker {commands[0].worker} takes its place, "
+                f"restart {island_restarts - left} of {island_restarts}"
+            )
+            return commands
 
         def excused() -> set[int]:
             """Return the workers without which the others have finished the run."""
             if not stores[0].check([FINISHED_WITHOUT_KEY]):
                 return set()
-            ranks = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
-            return set() if ranks is None else {int(rank) for rank in ranks.split(",")}
+            lost = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
+            return set() if lost is None else islands.excused({int(worker) for worker in lost.split(",")})
 
         def ended(rank: int) -> None:
             """Tell the workers that wait at the start that this one will not come."""
-            past.append(rank)
+            past.append(islands.worker_of(rank))
             for store in stores:
                 store.set(ENDED_KEY, ",".join(map(str, past)))
 
         watch = None if look is None else lambda: look(stores[0], secret)
-        outcome = supervise(commands, prepare=host_store, excused=excused, ended=ended, outlet=outlet, look=watch)
+        outcome = supervise(
+            commands, prepare=host_store, excused=excused, ended=ended, again=again, outlet=outlet, look=watch
+        )
     if not outcome.status and not outcome.joined and num_workers > 1 and stores[0].num_keys() == known[0]:
         outlet.say(
             f"{program.script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have run, "
@@ -291,25 +323,50 @@ def host_job(
 
 
 def _join(program: Program, *, num_workers: int | None, address: str) -> int:
-    host, master_port = _parse_address(address)
+    host, master_port = parse_address(address)
     store = connect(host, master_port, key=NEXT_RANK_KEY, to="join")
     grid = str(store.get(_GRID_KEY), encoding="utf-8")
     if grid:
         program = replace(program, environment={**program.environment, GRID_VARIABLE: grid})
     if num_workers is None:
         num_workers = GridSetting.parse(grid).stages if grid else 1
+    islands = (
+        StartedIslands.of(program.environment, num_processes=num_workers)
+        if ISLAND_VARIABLE in program.environment
+        else None
+    )
     secret = given_secret() or secret_of_user(str(store.get(NAME_KEY), encoding="utf-8"))
-    world_size = int(store.get(WORLD_SIZE_KEY))
-    past = store.add(NEXT_RANK_KEY, num_workers)
-    ranks = range(past - num_workers, past)
     meet = _Meeting(THIS_HOST, master_port, secret, host=host)
-    commands = _commands(program, ranks=ranks, world_size=world_size, meet=meet)
+    if islands is not None:
+        commands = _late_island(program, store=store, sizes=islands.sizes, meet=meet)
+    else:
+        past = store.add(NEXT_RANK_KEY, num_workers)
+        ranks, world_size = range(past - num_workers, past), int(store.get(WORLD_SIZE_KEY))
+        commands = _commands(program, ranks=ranks, world_size=world_size, meet=meet)
+    ranks = range(commands[0].rank, commands[-1].rank + 1)
 
     def announce() -> None:
         names = f"rank {ranks[0]}" if num_workers == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         print(f"plesio: joined {address} as {names}", file=sys.stderr, flush=True)
 
     return supervise(commands, prepare=announce).status
+
+
+def _late_island(
+    program: Program, *, store: "TCPStore", sizes: tuple[int, ...], meet: "_Meeting"
+) -> list[WorkerCommand]:
+    """Return the processes of islands that join a running job."""
+    past, past_processes = store.add(NEXT_RANK_KEY, len(sizes)), store.add(NEXT_PROCESS_KEY, sum(sizes))
+    first, world_size = past - len(sizes), int(store.get(WORLD_SIZE_KEY))
+    process, commands = past_processes - sum(sizes), []
+    for worker, size in enumerate(sizes, first):
+        for rank in range(size):
+            variables = {**program.environment, ISLAND_VARIABLE: late_island(worker, rank=rank, size=size)}
+            own = replace(program, environment=variables)
+            [command] = _commands(own, ranks=range(process, process + 1), world_size=world_size, meet=meet)
+            commands.append(replace(command, worker=worker))
+            process += 1
+    return commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,74 +423,3 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         SECRET_VARIABLE: secret,
     }
-
-
-def listen(port: int, *, address: str = THIS_HOST.address) -> socket.socket:
-    """Open a socket for the job's store.
-
-    Raises:
-        TransportError: The port is taken.
-    """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-        listener.listen(128)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
-        raise TransportError(f"cannot listen on port {port}: {reason}; leave --port out to take a free one") from None
-    return listener
-
-
-def serve_store(listener: socket.socket, *, num_workers: int) -> "TCPStore":
-    """Serve the job's store by threads of this process for as long as it is referred to."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    host, port = listener.getsockname()
-    # The store is given a bound socket because on its own it would listen on every network interface.
-    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-    store.set(WORLD_SIZE_KEY, str(num_workers))
-    store.set(NEXT_RANK_KEY, str(num_workers))
-    return store
-
-
-def _parse_address(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise ConfigError(f'--join "{address}": write HOST:PORT, as the running job printed it when it started')
-    return host, int(port)
-
-
-def connect(host: str, port: int, *, key: str, to: str) -> "TCPStore":
-    """Connect to the store of a running job, which has this ``key``, ``to`` join it or to watch it.
-
-    This happens in a thread, because torch waits for ever for a listener that is no store and cannot be interrupted
-    meanwhile.
-    """
-    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
-
-    connected: queue.SimpleQueue[TCPStore | Exception] = queue.SimpleQueue()
-
-    def try_to() -> None:
-        try:
-            socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
-            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
-            until_s = time.monotonic() + _JOIN_TIMEOUT_S
-            while not store.check([key]):  # torch's wait complains on standard error when it is in vain
-                if time.monotonic() > until_s:
-                    raise TimeoutError
-                time.sleep(_LOOK_S)
-            connected.put(store)
-        except (OSError, DistError) as error:
-            connected.put(error)
-
-    threading.Thread(target=try_to, name="plesio-join", daemon=True).start()
-    try:
-        found = connected.get(timeout=2 * _JOIN_TIMEOUT_S)
-    except queue.Empty:
-        found = TimeoutError()
-    if isinstance(found, Exception):
-        reason = (found.strerror if isinstance(found, OSError) else None) or "no job of Plesio answers there"
-        raise TransportError(f"cannot {to} {host}:{port}: {reason}") from None
-    return found

@@ -57,7 +57,7 @@ class Rendezvous:
         given = given_secret(num_hosts=place.num_hosts)
         self._starter, self.store = self._meet()
         """The starter's store, and this job's own part of it."""
-        if place.rank == 0:
+        if place.first:
             self.store.set("job", uuid.uuid4().hex)
         self.job = self.get("job")
         """Name of the job."""
@@ -70,7 +70,7 @@ class Rendezvous:
     def _meet(self) -> tuple[Store, Store]:
         """Connect to the store of the workers' starter, and return it with this job's part of it."""
         place = self._place
-        hosts_store = place.rank == 0 and not place.agent_hosts_store
+        hosts_store = place.first and not place.agent_hosts_store
         try:
             store = TCPStore(
                 place.address,
@@ -92,22 +92,23 @@ class Rendezvous:
             number = int(store.get(current)) if place.late else next(_NUMBERS)
         except RuntimeError as error:
             raise TransportError(f"no job is running at {place.address}:{place.port} that could be joined") from error
-        if place.rank == 0:
+        if place.first:
             store.set(current, str(number))
         meeting = PrefixStore(f"{prefix}/{number}", store)
-        meeting.set(f"here/{place.rank}", "")
+        if place.leads:
+            meeting.set(f"here/{place.rank}", "")
         return store, meeting
 
     def _agree_on_secret(self) -> str:
         if not may_publish():
             return secret_of_user(self.job)
-        if self._place.rank == 0:
+        if self._place.first:
             self.store.set("secret", new_job_secret())
         return self.get("secret")
 
     def _check_secret(self, secret: str) -> None:
         public = JobKeys.derive(secret).server.public.decode()
-        if self._place.rank == 0:
+        if self._place.first:
             self.store.set("server_key", public)
         elif self.get("server_key") != public:
             raise ConfigError(
@@ -163,7 +164,7 @@ class Rendezvous:
 
     def begun(self) -> None:
         """Tell the starter of the workers that a run has begun, so it was not refused."""
-        if self._place.rank == 0 and not self._starter.check([BEGUN_KEY]):
+        if self._place.first and not self._starter.check([BEGUN_KEY]):
             self._starter.set(BEGUN_KEY, str(time.time()))
 
     def finished_without(self, lost: Sequence[int]) -> None:

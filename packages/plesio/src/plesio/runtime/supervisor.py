@@ -1,11 +1,12 @@
 """Worker processes on this machine: started together, read line by line, stopped for certain.
 
 Each worker leads a session of its own, so that Ctrl-C reaches the supervisor alone and it decides what its workers are
-told. Three things keep any process from being left behind:
+told. Four things keep any process from being left behind:
 
 - a stop escalates: the signal that asked for it, SIGTERM, SIGKILL, each `GRACE_S` after the one before (or at once when
   the user asks again);
 - when a worker ends, what is left of its process group (its data loaders) is killed before its process id is free;
+- when a rank of an island fails, the others are ended `ISLAND_S` later: they hold no whole replica without it;
 - the kernel kills the workers if the supervisor itself is killed (``PR_SET_PDEATHSIG``).
 
 An error that ends several workers is printed once, with the ranks that it ended: workers report it on a pipe of their
@@ -41,6 +42,9 @@ __all__ = ["GRACE_S", "JobOutcome", "WorkerCommand", "WorkerEnding", "supervise"
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
 
+ISLAND_S = 1.0
+"""Seconds that the other ranks of an island have to say why, when one of them has failed."""
+
 LOOK_S = 0.25
 """How often a look is taken at a job under way."""
 MISTAKE = 2
@@ -52,11 +56,17 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """A worker to start."""
+    """A process to start.
+
+    Attributes:
+        worker: The worker whose island it is a rank of: when one of them fails, the others are ended too. None where
+            the process is a worker by itself.
+    """
 
     rank: int
     argv: Sequence[str]
     environment: Mapping[str, str]
+    worker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +127,7 @@ def supervise(
     prepare: Callable[[], None],
     excused: Callable[[], Collection[int]] = tuple,
     ended: Callable[[int], None] = lambda rank: None,
+    again: Callable[[int], Sequence[WorkerCommand]] = lambda worker: (),
     grace_s: float = GRACE_S,
     outlet: Outlet | None = None,
     look: Callable[[], None] | None = None,
@@ -130,6 +141,7 @@ def supervise(
         prepare: Called once when the workers are on their way; should it raise, they are killed.
         excused: Called when all have ended: the ranks that the others have done without.
         ended: Called with the rank of each worker that has ended.
+        again: Called with the worker of an island that has failed while others go on: the processes in its place.
         grace_s: Seconds that workers have to end after each signal.
         outlet: Takes all output; None is this process's own.
         look: Called about every `LOOK_S` while workers are there.
@@ -140,7 +152,9 @@ def supervise(
     outlet = outlet or Outlet.standard()
     with (
         _signals_as_bytes() as signals,
-        _Supervisor(signals, excused=excused, ended=ended, grace_s=grace_s, outlet=outlet, look=look) as supervisor,
+        _Supervisor(
+            signals, excused=excused, ended=ended, again=again, grace_s=grace_s, outlet=outlet, look=look
+        ) as supervisor,
     ):
         supervisor.start(commands)
         prepare()
@@ -175,6 +189,7 @@ class _Worker:
     process: subprocess.Popen[bytes]
     pidfd: int
     words: Words
+    worker: int | None = None
     outputs: list[Output] = field(default_factory=list)
 
     def signal_group(self, number: int) -> None:
@@ -197,13 +212,16 @@ class _Supervisor:
         *,
         excused: Callable[[], Collection[int]],
         ended: Callable[[int], None],
+        again: Callable[[int], Sequence[WorkerCommand]],
         grace_s: float,
         outlet: Outlet,
         look: Callable[[], None] | None,
     ) -> None:
         self._signals = signals
         self._excused = excused
-        self._ended = ended
+        self._ended, self._again = ended, again
+        self._broken: dict[int, float] = {}
+        """Islands of which a rank has failed, and when the others are ended."""
         self._screen = Screen()
         self._outlet, self._look, self._next_look_s = outlet, look, 0.0
         self._errors = Errors(outlet)
@@ -233,7 +251,7 @@ class _Supervisor:
         self._selector.close()
 
     def start(self, commands: Sequence[WorkerCommand]) -> None:
-        width = max(len(str(command.rank)) for command in commands)
+        width = max((len(str(command.rank)) for command in commands), default=0)
         for command in commands:
             words, told = os.pipe()
             try:
@@ -249,7 +267,8 @@ class _Supervisor:
                 )
             finally:
                 os.close(told)
-            worker = _Worker(command.rank, process, os.pidfd_open(process.pid), Words(os.fdopen(words, "rb", 0)))
+            told_by, pidfd = Words(os.fdopen(words, "rb", 0)), os.pidfd_open(process.pid)
+            worker = _Worker(command.rank, process, pidfd, told_by, command.worker)
             self._live.append(worker)
             self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
             os.set_blocking(words, False)
@@ -272,8 +291,9 @@ class _Supervisor:
                 self._errors.print(num_live=len(self._live), num_all=len(self._live) + len(self._endings))
             if self._look_s <= now_s:
                 self._end_stopped(now_s)
+            self._end_broken(now_s)
             signal_s = self._next_signal_s if self._next_signals else math.inf
-            next_s = min(signal_s, self._errors.due_s, self._look_s)
+            next_s = min(signal_s, self._errors.due_s, self._look_s, *self._broken.values())
             left_s = None if math.isinf(next_s) else max(0.0, next_s - now_s)
             if self._look is not None:
                 left_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
@@ -337,6 +357,19 @@ class _Supervisor:
                 self._outlet.say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
                 worker.signal_group(signal.SIGKILL)
 
+    def _end_broken(self, now_s: float) -> None:
+        """End the ranks that are left of islands of which one has failed, and start others in their place."""
+        for island in [island for island, end_s in self._broken.items() if end_s <= now_s]:
+            left = [worker for worker in self._live if worker.worker == island]
+            for worker in left:
+                worker.signal_group(signal.SIGKILL)
+            if left:
+                self._broken[island] = now_s + self._grace_s
+                continue
+            del self._broken[island]
+            if self._live and self._stopped_by is None:
+                self.start(self._again(island))
+
     def _reap(self, worker: _Worker) -> None:
         # The worker is a zombie: its process id, and so its group's, cannot be another's before it is waited for.
         worker.signal_group(signal.SIGKILL)
@@ -356,9 +389,15 @@ class _Supervisor:
         self._endings.append(ending)
         self._joined |= {worker.rank} if words.joined else set()
         self._ended(worker.rank)
+        island, is_first = worker.worker, worker.worker not in self._broken
+        if island is not None and ending.status:
+            left = any(one.worker == island for one in self._live)
+            self._broken[island] = (
+                time.monotonic() + ISLAND_S if left and is_first else 0.0 if not left else self._broken[island]
+            )
         if words.error is not None and not (mistake and self._stopped_by is not None):
             self._errors.add(worker.rank, words.error, mistake=mistake)
-        elif ending.status and self._stopped_by is None:
+        elif ending.status and self._stopped_by is None and (island is None or is_first):
             others = f"; {len(self._live)} of {len(self._live) + len(self._endings)} go on" if self._live else ""
             self._outlet.say(f"{ending}{others}")
 

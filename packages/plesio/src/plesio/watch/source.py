@@ -222,7 +222,7 @@ def _elsewhere(host: str, port: int) -> LiveRun:
     """Find a job by its key-value store."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-    from plesio.runtime.launcher import connect
+    from plesio.runtime.job_store import connect
     from plesio.runtime.observer import server_in
     from plesio.runtime.transport.job_secret import given_secret, secret_of_user
     from plesio.runtime.worker.environment import CURRENT_JOB, NAME_KEY

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from plesio.core.errors import ExchangeError, PolicySpecError
 from plesio.policies import UpdateKind
 from plesio.policies.compression import parse_compression
-from plesio.protocol.bulk import Initial, OptimizerSpec, Table
+from plesio.protocol.bulk import BlockRow, Initial, OptimizerSpec, Table
 from plesio.protocol.effects import ApplyOrder
 from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
@@ -40,6 +40,7 @@ from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.interleaved import InterleavedOptimizer
+from plesio.runtime.server.island_parts import IslandPayloads, put_together, taken_apart
 from plesio.runtime.server.merging import along_momentum, mean_by_directions, mean_of
 
 __all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
@@ -239,6 +240,19 @@ class Shard:
             into[index] = part.to(self._tensors[index].dtype)
         return num_bytes
 
+    def push_together(
+        self,
+        worker: int,
+        *,
+        clock: int,
+        parts: IslandPayloads,
+        groups: Sequence[dict[str, Any]] | None,
+        num_steps: int = 1,
+    ) -> None:
+        """Keep an update that the ranks of an island have sent in parts; their payloads are copied."""
+        present, payload = put_together(self._slices, parts)
+        self.push(worker, clock=clock, payload=payload, present=present, groups=groups, num_steps=num_steps)
+
     def apply(self, order: ApplyOrder) -> None:
         """Make the mean of the order's pending updates, times its weight, its version."""
         pending = [self._pending.pop(update) for update in order.updates]
@@ -316,6 +330,7 @@ class Shard:
         among: Sequence[int] | None = None,
         worker: int = 0,
         compressed: str | None = None,
+        blocks: Sequence[BlockRow] | None = None,
     ) -> PackedSlices:
         """Copy the slices that changed after ``known_version`` (all, also those that never change, when None).
 
@@ -325,6 +340,7 @@ class Shard:
             worker: It gets them.
             compressed: Encode how the parameters have changed since the worker's last pull, if it has made one; the
                 rest comes with the next. In full if it cannot be sent so, or from a version below 0.
+            blocks: Parts of all slices' tensors that are copied; None for the whole of them.
         """
         if compressed is not None and known_version is not None and known_version >= 0:
             changes = self._changes(worker, among, compressed)
@@ -342,7 +358,7 @@ class Shard:
         if compressed is not None:
             parameters = [index for index in present if self._slices[index].kind == "parameter"]
             self._held.setdefault(worker, {}).update({index: self._views[index].clone() for index in parameters})
-        payload = self._packed([self._bytes[index] for index in present])
+        payload = self._packed(self._cut(self._bytes, present, blocks))
         return PackedSlices(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
 
     def forget(self, worker: int) -> None:
@@ -367,23 +383,33 @@ class Shard:
             held[index].add_(part.to(held[index].dtype))
         return PackedSlices(self.version, tuple(indices), self._packed([encoded.view(torch.uint8)]), compressed=True)
 
+    def _cut(
+        self, parts: list[torch.Tensor], indices: Sequence[int], blocks: Sequence[BlockRow] | None
+    ) -> list[torch.Tensor]:
+        """Return these slices' bytes, of which ``parts`` has all, or the blocks' bytes in them."""
+        if blocks is None:
+            return [parts[index] for index in indices]
+        return [cut for i in indices for cut in taken_apart(parts[i], self._slices[i], blocks[i])]
+
     def pull_all(self) -> PackedSlices:
         """Return all slices that move, and the optimizer's state."""
         for stepper in (one for steps in self._steps.values() for one in steps):
             stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
-        return self._moving(self._bytes, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
+        parts = self._bytes[: self._num_moving]
+        return self._moving(parts, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
-    def pull_shared(self, snapshot: int | None) -> PackedSlices:
-        """Return all slices that move, as they were at a snapshot, or are now."""
-        return self._moving(self._bytes if snapshot is None else self._parts(self._snapshots[snapshot]))
+    def pull_shared(self, snapshot: int | None, *, blocks: Sequence[BlockRow] | None = None) -> PackedSlices:
+        """Return all slices that move, or the ``blocks`` in them, as they were at a snapshot, or are now."""
+        parts = self._bytes if snapshot is None else self._parts(self._snapshots[snapshot])
+        return self._moving(self._cut(parts, range(self._num_moving), blocks))
 
     def _moving(
         self, parts: list[torch.Tensor], also: Sequence[torch.Tensor] = (), state: Table | None = None
     ) -> PackedSlices:
         count = self._num_moving
         present = None if count == len(self._slices) else tuple(range(count))
-        return PackedSlices(self.version, present, self._packed([*parts[:count], *also]), state)
+        return PackedSlices(self.version, present, self._packed([*parts, *also]), state)
 
     def snapshot(self, number: int) -> None:
         last = self._slices[self._num_moving - 1] if self._num_moving else None

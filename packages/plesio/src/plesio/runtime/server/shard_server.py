@@ -14,12 +14,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plesio.core.clock import Clock
 from plesio.core.errors import TransportError
 from plesio.policies import Arrived
-from plesio.protocol.bulk import BulkFromWorker, Initial, Initialised, Pull, Pulled, Push, Shared, SharedRequest
+from plesio.protocol.bulk import (
+    BlockRow,
+    BulkFromWorker,
+    Initial,
+    Initialised,
+    Pull,
+    Pulled,
+    Push,
+    Shared,
+    SharedRequest,
+)
 from plesio.protocol.effects import (
     AdmitOrder,
     ApplyOrder,
@@ -32,8 +42,9 @@ from plesio.protocol.effects import (
 )
 from plesio.protocol.figures import Snapshot
 from plesio.protocol.message import decode, encode
-from plesio.protocol.peers import worker_identity, worker_of
+from plesio.protocol.peers import worker_of
 from plesio.protocol.to_server import PartArrived
+from plesio.runtime.server.islands import Islands, Told
 from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
 
@@ -43,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["ShardFailedError", "ShardServer"]
 
 _SHARD = "plesio.runtime.server.shard"
+_PARTS = "plesio.runtime.server.island_parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,7 @@ class _Request:
         asked_s: When the request came in.
         present: The slices that it asks for; None for all.
         compressed: The compression in which it asks for changes; None for none.
+        of: What has been sent, by each rank of an island.
     """
 
     worker: int
@@ -67,6 +80,7 @@ class _Request:
     asked_s: float
     present: tuple[int, ...] | None
     compressed: str | None
+    of: tuple[Told, ...]
 
 
 class ShardFailedError(Exception):
@@ -93,6 +107,9 @@ class ShardServer:
         self._credit: dict[int, int] = defaultdict(int)
         self._waiting: list[_Request] = []
         self._refused: set[int] = set()
+        self._islands = Islands()
+        self._shares: dict[tuple[int, int], tuple[Told, ...]] = {}
+        """Requests of islands that `share` is to answer, by worker and number."""
 
     def load(self) -> None:
         """Import what a shard is made of, so that no run waits for it later; done already, it takes no time."""
@@ -102,7 +119,8 @@ class ShardServer:
         """Act on a worker's message.
 
         Returns:
-            An update that has to be decided on, or a request that `share` answers.
+            An update that has to be decided on, or a request that `share` answers. Those of an island when the last of
+            its ranks has sent it.
 
         Raises:
             TransportError: It cannot be read.
@@ -111,37 +129,50 @@ class ShardServer:
         try:
             peer = bulk.peer.decode(errors="replace")
             message: BulkFromWorker = decode(bulk.header.kind, bulk.meta, BulkFromWorker, peer=peer)
-            if bulk.header.worker != worker_of(bulk.peer):
-                raise TransportError(f"{peer} speaks for worker {bulk.header.worker}")
+            told = self._islands.take(bulk, message)
         except TransportError:
             self._endpoint.release(bulk)
             raise
+        if told is None:
+            return None
+        message = told[0].message  # of an island, its leader's
         if isinstance(message, Initial):
-            self._begin(bulk, message)
+            self._begin(told, message)
         elif self._shard is None:
-            self._endpoint.release(bulk)  # no run
+            self._release(told)  # no run
         elif isinstance(message, Push):
-            return self._push(self._shard, bulk, message)
+            return self._push(self._shard, told, message)
         elif isinstance(message, SharedRequest):
+            if told[0].part is not None:
+                self._shares[bulk.header.worker, bulk.header.request] = told
             return message
         else:
-            self._pull(bulk, message)
+            self._pull(told, message)
         return None
 
-    def _begin(self, bulk: Bulk, initial: Initial) -> None:
+    def _release(self, told: Iterable[Told]) -> None:
+        for one in told:
+            self._endpoint.release(one.bulk)
+
+    def _begin(self, told: tuple[Told, ...], initial: Initial) -> None:
         """Hold what a worker brings; the first one of a run or a stage begins it, the others bring the same."""
+        payload = told[0].bulk.payload
+        if initial.part is not None:
+            payload = import_module(_PARTS).initial_of(initial, _payloads(told))
         if not initial.again:
             make: type[Shard] = import_module(_SHARD).Shard
-            shard = make.of(initial, bulk.payload, allocate=self._endpoint.stage)
+            shard = make.of(initial, payload, allocate=self._endpoint.stage)
             self.end_run()
             self._shard = shard
         elif self._shard is None:
             return
         else:
-            self._shard.begin_again(initial, bulk.payload)
-        self._endpoint.release(bulk)
+            self._shard.begin_again(initial, payload)
+        self._release(told)
         kind, meta = encode(Initialised())
-        self._endpoint.send(bulk.peer, self._reply(bulk.header, kind, version=self._shard.version), meta=meta)
+        for one in told:
+            reply = self._reply(one.bulk.header, kind, version=self._shard.version)
+            self._endpoint.send(one.bulk.peer, reply, meta=meta)
 
     def forget(self, peer: bytes) -> None:
         """Forget what a worker that is gone has of the parameters."""
@@ -152,21 +183,34 @@ class ShardServer:
     def end_run(self) -> None:
         """Forget the parameters: the next run brings its own."""
         self._shard, self._halted, self._samples = None, False, 0
-        for kept in (self._pushes, self._decided, self._credit, self._waiting, self._refused):
+        for bulk in self._islands.forget():
+            self._endpoint.release(bulk)
+        for kept in (self._pushes, self._decided, self._credit, self._waiting, self._refused, self._shares):
             kept.clear()
 
-    def _push(self, shard: "Shard", bulk: Bulk, push: Push) -> PartArrived:
+    def _push(self, shard: "Shard", told: tuple[Told, ...], push: Push) -> PartArrived:
+        bulk = told[0].bulk
         header = bulk.header
-        shard.push(
-            header.worker,
-            clock=header.clock,
-            payload=bulk.payload,
-            present=push.present,
-            groups=push.groups,
-            num_steps=push.num_steps,
-            compressed=push.compressed,
-        )
-        self._pushes[header.worker, header.clock] = bulk
+        if told[0].part is None:
+            shard.push(
+                header.worker,
+                clock=header.clock,
+                payload=bulk.payload,
+                present=push.present,
+                groups=push.groups,
+                num_steps=push.num_steps,
+                compressed=push.compressed,
+            )
+            self._pushes[header.worker, header.clock] = bulk
+        else:
+            shard.push_together(
+                header.worker,
+                clock=header.clock,
+                parts=_payloads(told),
+                groups=push.groups,
+                num_steps=push.num_steps,
+            )
+            self._release(told)
         event = Arrived(
             worker=header.worker,
             clock=header.clock,
@@ -180,8 +224,8 @@ class ShardServer:
             event=event, num_samples=push.num_samples, finished=push.finished, server=self._index, rates=rates
         )
 
-    def _pull(self, bulk: Bulk, pull: Pull) -> None:
-        header = bulk.header
+    def _pull(self, told: tuple[Told, ...], pull: Pull) -> None:
+        header = told[0].bulk.header
         self._waiting.append(
             _Request(
                 worker=header.worker,
@@ -192,9 +236,10 @@ class ShardServer:
                 asked_s=self._clock.now_s(),
                 present=pull.present,
                 compressed=pull.compressed,
+                of=told,
             )
         )
-        self._endpoint.release(bulk)
+        self._release(told)
         self.carry_out(())
 
     def share(self, bulk: Bulk, request: SharedRequest, *, snapshots: Sequence[Snapshot]) -> None:
@@ -204,11 +249,14 @@ class ShardServer:
         """
         shard = self._shard
         assert shard is not None
-        pulled = shard.pull_all() if request.optimizer else shard.pull_shared(request.snapshot)
-        kind, meta = encode(Shared(present=pulled.present, snapshots=tuple(snapshots), state=pulled.state))
-        self._endpoint.release(bulk)
-        reply = self._reply(bulk.header, kind, version=pulled.version)
-        self._endpoint.send(bulk.peer, reply, meta=meta, payload=pulled.payload.numpy())
+        told = self._shares.pop((bulk.header.worker, bulk.header.request), (Told(bulk, request),))
+        for one in told:
+            blocks = None if one.part is None else one.part.received
+            pulled = shard.pull_all() if request.optimizer else shard.pull_shared(request.snapshot, blocks=blocks)
+            kind, meta = encode(Shared(present=pulled.present, snapshots=tuple(snapshots), state=pulled.state))
+            reply = self._reply(one.bulk.header, kind, version=pulled.version)
+            self._endpoint.send(one.bulk.peer, reply, meta=meta, payload=pulled.payload.numpy())
+        self._release(told)
 
     def _reply(self, header: Header, kind: int, *, version: int) -> Header:
         return Header(
@@ -282,22 +330,37 @@ class ShardServer:
         if known is not None and request.worker in self._refused:
             self._refused.discard(request.worker)
             known = -1  # before all versions, so that the worker gets rid of its steps that were refused
-        pulled = self._shard.pull(known, among=request.present, worker=request.worker, compressed=request.compressed)
-        answer = Pulled(
-            present=pulled.present,
-            credit=credit,
-            held_s=held_s,
-            halted=self._halted,
-            samples=self._samples,
-            compressed=pulled.compressed,
-        )
-        kind, meta = encode(answer)
-        header = Header(
-            kind=kind,
-            generation=self._endpoint.generation,
-            worker=request.worker,
-            base_version=pulled.version,
-            request=request.number,
-        )
-        peer = worker_identity(request.worker).encode()
-        self._endpoint.send(peer, header, meta=meta, payload=pulled.payload.numpy())
+        for one in request.of:
+            pulled = self._shard.pull(
+                known,
+                among=request.present,
+                worker=request.worker,
+                compressed=request.compressed,
+                blocks=None if one.part is None else one.part.received,
+            )
+            answer = Pulled(
+                present=pulled.present,
+                credit=credit,
+                held_s=held_s,
+                halted=self._halted,
+                samples=self._samples,
+                compressed=pulled.compressed,
+            )
+            kind, meta = encode(answer)
+            header = Header(
+                kind=kind,
+                generation=self._endpoint.generation,
+                worker=request.worker,
+                base_version=pulled.version,
+                request=request.number,
+            )
+            self._endpoint.send(one.bulk.peer, header, meta=meta, payload=pulled.payload.numpy())
+
+
+def _payloads(told: Iterable[Told]) -> list[tuple[Any, Sequence[int] | None, Sequence[BlockRow]]]:
+    """Return payload, slices and blocks of each rank of an island."""
+    return [
+        (bulk.payload, message.present if isinstance(message, Push) else None, part.sent)
+        for bulk, message, part in told
+        if part is not None
+    ]

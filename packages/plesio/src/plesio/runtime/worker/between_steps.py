@@ -41,8 +41,8 @@ class BetweenSteps:
         self.has_gradients = replica.has_gradients
         self._checkpoint = None if saver is None else partial(times.save, saver.take)
         self.policy = policy.spec
-        self.unequal = not policy.synchronous and not policy.has_collectives
-        """True if workers may have unequally many batches, and no collective is Plesio's own."""
+        self.unequal = not policy.synchronous and not policy.has_collectives and replica.island is None
+        """True if workers may have unequally many batches, and all collectives would be among them."""
 
     def num_collectives(self) -> int:
         """Count the collectives of the script's group so far."""

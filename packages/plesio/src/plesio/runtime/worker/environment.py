@@ -2,11 +2,16 @@
 
 They describe hosts and no racks. ``PLESIO_RACK`` may have the number of a worker's rack, for all workers or none; else
 `plesio.runtime.worker.rack_choice` finds out.
+
+``PLESIO_ISLAND`` makes islands of the processes: each is one worker, whose first process leads it.
 """
 
+import math
 import os
+import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -20,10 +25,14 @@ __all__ = [
     "ENDED_KEY",
     "FINISHED_WITHOUT_KEY",
     "GRID_VARIABLE",
+    "ISLAND_VARIABLE",
     "NAME_KEY",
     "POLICY_VARIABLE",
     "REPLICAS_VARIABLE",
+    "IslandPlace",
     "WorkerPlace",
+    "island_sizes",
+    "late_island",
     "launcher_policy",
 ]
 
@@ -33,6 +42,8 @@ REPLICAS_VARIABLE = "PLESIO_REPLICAS"
 """How often servers are there, where a program does not set it."""
 GRID_VARIABLE = "PLESIO_GRID"
 """A grid's text, where a program does not set it: ``plesio run --grid`` sets it."""
+ISLAND_VARIABLE = "PLESIO_ISLAND"
+"""Ranks of each island, ``2``, or of one after the other, ``2,2,1``: ``plesio run --island`` sets it."""
 BEGUN_KEY = "plesio/begun"
 """In the job's store: when its first run began, by the clock on the wall. A process that ends before was refused."""
 FINISHED_WITHOUT_KEY = "plesio/finished_without"
@@ -63,12 +74,67 @@ def launcher_policy(option: str | None = None) -> Policy | None:
     return given
 
 
+_LATE_ISLAND = re.compile(r"(\d+):(\d+)/(\d+)")
+
+
+def island_sizes(text: str, *, num_processes: int, by: str) -> tuple[int, ...]:
+    """Return the ranks of each island, in order.
+
+    Args:
+        text: One number for all islands, or one for each.
+        num_processes: Ranks of all of them.
+        by: What gave the text, for errors.
+
+    Raises:
+        ConfigError: It is no such text, or they do not add up to all ranks.
+
+    >>> island_sizes("2", num_processes=4, by="--island"), island_sizes("2,1", num_processes=3, by="--island")
+    ((2, 2), (2, 1))
+    """
+    sizes: list[int] = []
+    with suppress(ValueError):
+        sizes = [int(size) for size in text.split(",")]
+    if not sizes or min(sizes) < 1:
+        raise ConfigError(f"{by} {text}: write the ranks of an island, as in 2, or of each, as in 2,2,1")
+    if len(sizes) == 1 and num_processes % sizes[0]:
+        raise ConfigError(f"{by} {text}: {num_processes} ranks do not divide into islands of {text}")
+    if len(sizes) == 1:
+        return (sizes[0],) * (num_processes // sizes[0])
+    if sum(sizes) != num_processes:
+        raise ConfigError(f"{by} {text}: these are {sum(sizes)} ranks, and there are {num_processes}")
+    return tuple(sizes)
+
+
+def late_island(worker: int, *, rank: int, size: int) -> str:
+    """Return the text of a process that joins a running job as a rank of an island.
+
+    >>> late_island(2, rank=0, size=4)
+    '2:0/4'
+    """
+    return f"{worker}:{rank}/{size}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IslandPlace:
+    """One process's place in its island.
+
+    Attributes:
+        rank: Its number there; 0 leads.
+        size: Ranks of the island.
+        process: Its number among the processes of the job.
+    """
+
+    rank: int
+    size: int
+    process: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlace:
     """One process of a job.
 
     Attributes:
-        rank: Its number; ``num_workers`` or more for a worker that joins a running job.
+        rank: Its worker's number; ``num_workers`` or more for a worker that joins a running job.
         num_workers: Workers at the start.
         local_rank: Its number on its host.
         local_workers: Workers on its host at the start.
@@ -77,6 +143,7 @@ class WorkerPlace:
         agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
         restart: How often torchrun has started the job over.
         rack: Number of its rack, if the environment has one.
+        island: Its place in its island; None for a worker of one process.
     """
 
     rank: int
@@ -88,14 +155,15 @@ class WorkerPlace:
     agent_hosts_store: bool
     restart: int = 0
     rack: int | None = None
+    island: IslandPlace | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "WorkerPlace | None":
         """Read the place that the variables describe; None for a process on its own.
 
         Raises:
-            ConfigError: Some of torchrun's variables are there and others are missing or impossible, or the
-                rack is no number.
+            ConfigError: Some of torchrun's variables are there and others are missing or impossible, the rack is no
+                number, or the ranks do not make islands.
         """
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
@@ -108,7 +176,7 @@ class WorkerPlace:
             )
         num_workers = _number(environ, "WORLD_SIZE", least=1)
         rank = _number(environ, "RANK")
-        if num_workers == 1 and rank == 0:
+        if num_workers == 1 and rank == 0 and ISLAND_VARIABLE not in environ:
             return None
         # a launcher's agent has the store of a job that others may join, and newcomers' ranks follow the first ones
         agent_hosts_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -125,11 +193,21 @@ class WorkerPlace:
                 f"LOCAL_RANK={local_rank} with {local_workers} workers on the host (LOCAL_WORLD_SIZE): "
                 f"local ranks are 0 to {local_workers - 1}"
             )
+        island = None
+        if (sizes := environ.get(ISLAND_VARIABLE)) is not None and (late := _LATE_ISLAND.fullmatch(sizes)) is not None:
+            worker, own, size = map(int, late.groups())
+            rank, island = worker, IslandPlace(rank=own, size=size, process=rank)
+        elif sizes is not None:
+            each = island_sizes(sizes, num_processes=num_workers, by=ISLAND_VARIABLE)
+            worker, island = _in_island(each, rank)
+            local_rank, local_workers = _on_host(each, worker, local_processes=local_workers)
+            rank, num_workers = worker, len(each)
         return cls(
             rank=rank,
             num_workers=num_workers,
             local_rank=local_rank,
             local_workers=local_workers,
+            island=island,
             address=environ["MASTER_ADDR"],
             port=_number(environ, "MASTER_PORT", least=1, most=65_535),
             agent_hosts_store=agent_hosts_store,
@@ -143,6 +221,16 @@ class WorkerPlace:
         return cls(
             rank=0, num_workers=1, local_rank=0, local_workers=1, address="127.0.0.1", port=0, agent_hosts_store=False
         )
+
+    @property
+    def leads(self) -> bool:
+        """True if this process speaks for its worker: it leads its island, or has none."""
+        return self.island is None or self.island.rank == 0
+
+    @property
+    def first(self) -> bool:
+        """True if this process speaks for worker 0."""
+        return self.rank == 0 and self.leads
 
     @property
     def late(self) -> bool:
@@ -172,6 +260,30 @@ class WorkerPlace:
             if any(address.address == own for address in addresses):
                 return str(name)
         return None
+
+
+def _in_island(sizes: tuple[int, ...], process: int) -> tuple[int, IslandPlace]:
+    """Return the worker that this process is a rank of, and its place there."""
+    worker, before = 0, 0
+    while process >= before + sizes[worker]:
+        before += sizes[worker]
+        worker += 1
+    return worker, IslandPlace(rank=process - before, size=sizes[worker], process=process)
+
+
+def _on_host(sizes: tuple[int, ...], worker: int, *, local_processes: int) -> tuple[int, int]:
+    """Return the worker's number on the host of its first rank, and the workers of a host."""
+    if local_processes >= sum(sizes):
+        return worker, len(sizes)
+    if len(set(sizes)) > 1:
+        raise ConfigError(f"{ISLAND_VARIABLE}: islands of unequal sizes are for one host; write one size for all")
+    if math.gcd(sizes[0], local_processes) != min(sizes[0], local_processes):
+        raise ConfigError(
+            f"{ISLAND_VARIABLE}={sizes[0]}: hosts of {local_processes} ranks do not divide into islands of that, nor "
+            "islands into hosts"
+        )
+    per_host = max(1, local_processes // sizes[0])
+    return worker % per_host, per_host
 
 
 def _number(

@@ -141,7 +141,8 @@ class Evaluator:
             self.world.evaluated(points, parameters_sha256=None)
             self._tell(points)
         self.replica.load(state)
-        self.world.evaluated([], parameters_sha256=parameters_sha256(self.replica.parameters, state))
+        own = self.replica.parameters
+        self.world.evaluated([], parameters_sha256=parameters_sha256(own, state, placed=own))
 
     def _tell(self, points: list[Evaluation]) -> None:
         for point in points:

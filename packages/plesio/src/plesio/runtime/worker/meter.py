@@ -92,8 +92,10 @@ class Meter:
         gauges: Gauges | None = None,
         history: History | None = None,
         callbacks: Callbacks | None = None,
+        says: bool = True,
     ) -> None:
         self.totals = Report()
+        self._says = says
         self.callbacks = Callbacks() if callbacks is None else callbacks
         self._bytes_sent = bytes_sent
         self._memory_bytes = memory_bytes
@@ -153,7 +155,8 @@ class Meter:
     def warn(self, line: str) -> None:
         """Tell the user once, in the log and among the result's ``fallbacks``, what is not as the script asks."""
         if line not in self.totals.fallbacks:
-            _log.warning(line)
+            if self._says:
+                _log.warning(line)
             self.totals.fallbacks.append(line)
 
     def refuse(self, reason: str, *, num_returned: int = 0) -> None:

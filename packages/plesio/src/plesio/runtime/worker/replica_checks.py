@@ -26,15 +26,22 @@ __all__ = ["check_beginning", "check_layers", "check_model", "explain_backward",
 _WRAPPERS = (DistributedDataParallel, FullyShardedDataParallel, DataParallel)
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse a module whose gradients another library exchanges, or whose parameters are not there."""
+def check_model(model: nn.Module, *, in_island: bool = False) -> None:
+    """Refuse a module whose gradients another library exchanges, or whose parameters are not there.
+
+    The ranks of an island exchange gradients among each other by torch's own means, but for FSDP1's flat parameters.
+    """
     for module in model.modules():
-        if isinstance(module, _WRAPPERS):
+        if in_island and isinstance(module, FullyShardedDataParallel):
+            raise TaskError(
+                "the model is in FullyShardedDataParallel, whose parameters are flat; use fully_shard (FSDP2)"
+            )
+        if isinstance(module, _WRAPPERS) and not in_island:
             raise TaskError(_twice(type(module).__name__))
-        if "replicate" in (_get_registry(module) or {}):
+        if "replicate" in (_get_registry(module) or {}) and not in_island:
             raise TaskError(_twice("replicate"))
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(tensor, DTensor):
+        if isinstance(tensor, DTensor) and not in_island:
             raise TaskError(
                 f'"{name}" is a DTensor, of which each worker has a part; pass the model as it is before fully_shard '
                 "or parallelize_module, and let policy=fsdp cut it"
@@ -82,7 +89,7 @@ def _twice(wrapper: str) -> str:
     )
 
 
-def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer, *, in_island: bool) -> None:
     """Refuse what workers would not have in common when they begin, though one process alone could go on from it.
 
     Raises:
@@ -103,7 +110,7 @@ def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
                     "the model's, so each worker would train one of its own; make it part of the module that is passed "
                     "to plesio.join (a loss with parameters: nn.ModuleDict of both)"
                 )
-    if dist.is_initialized() and any(one.module is model for one in _all_ddp()):
+    if dist.is_initialized() and not in_island and any(one.module is model for one in _all_ddp()):
         gc.collect()  # one that nobody has any more
         if any(one.module is model for one in _all_ddp()):
             raise TaskError(_twice(DistributedDataParallel.__name__))

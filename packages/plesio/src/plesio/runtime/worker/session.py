@@ -51,6 +51,7 @@ class Session:
         policy: The consistency policy in force.
         is_open: True until the session is closed.
         rank: This worker's number, 0 to ``num_workers - 1`` (higher for workers that join later).
+        island: The ranks that are this worker together (`plesio.island`); None for one process.
         optimizer: The optimizer that `plesio.join` was given, but its ``step()`` is the session's (`SessionOptimizer`):
             for frameworks that own the loop. Of several it is a list, and each has a step of its own.
         shared: ``with session.shared:`` every worker's model has the shared parameters, where all workers enter it at
@@ -69,15 +70,14 @@ class Session:
         saver: Keeper | None = None,
         handover: Handover | None = None,
     ) -> None:
-        self.model, self.policy, self.rank = replica.model, parts.policy, world.rank
+        self.model, self.policy, self.rank, self.island = replica.model, parts.policy, world.rank, replica.island
         self._replica, self._world, self._exchange, self._sharing = replica, world, parts.exchange, parts.sharing
         self._steps, self._began = steps, steps.finished
         self._timeline, self._recovery, self._equality = timeline, parts.recovery, parts.equality
         self._past, self._saver = WorkerPast() if parts.past is None else parts.past, saver
         self._times = StepTimes(timeline, pacer=pacer, already_s=self._past.training_s or world.elapsed_s)
-        self._evaluator = Evaluator(
-            replica=replica, world=world, exchange=parts.exchange, sharing=parts.sharing, meter=timeline.meter
-        )
+        meter, several, sharing = timeline.meter, world.num_workers > 1, parts.sharing
+        self._evaluator = Evaluator(replica=replica, world=world, exchange=parts.exchange, sharing=sharing, meter=meter)
         # a handover has schedules of its own, because it may have set them before there is a session
         own = Schedules(replica.stepper.optimizers, num_workers=world.num_workers)
         self._schedules = own if handover is None else handover.schedules
@@ -95,12 +95,11 @@ class Session:
         self._finished, self.is_open = False, True
         self._not_asked: tuple[Metric, Goals] | None = None  # what rank 0 has evaluated in this worker's place
         self._registered: list[Stateful] = []
-        self._keepers = [keeper for keeper in (saver, handover) if keeper is not None]
-        for keeper in self._keepers:
-            keeper.adds(lambda: self._past.values(training_s=self._times.elapsed_s, **self._loops.so_far()))
+        self._keepers = [one for one in (saver, handover) if one is not None]
+        for one in self._keepers:
+            one.adds(lambda: self._past.values(training_s=self._times.elapsed_s, **self._loops.so_far()))
         replica.stepper.watch(replica.parameters.values())
-        several = world.num_workers > 1
-        self._one_replica = OneReplica(replica, parts, steps=steps, meter=timeline.meter) if several else None
+        self._one_replica = OneReplica(replica, parts, steps=steps, meter=meter) if several else None
         self.optimizer = session_optimizer(
             replica,
             step=self.step,
@@ -113,7 +112,7 @@ class Session:
             one_replica=self._one_replica,
             find=lambda: self._together(self._exchange.shared),
             times=self._times,
-            meter=timeline.meter,
+            meter=meter,
         )
         replica.changes.begin()  # writes up to here were the session's
 

@@ -55,9 +55,13 @@ class SharedModel:
         """Put the shared parameters into the model.
 
         Raises:
-            ConfigError: There is no process group of torch's to send them by.
+            ConfigError: There is no process group of torch's to send them by, or the worker is an island.
         """
         if self.differs:
+            if self._replica.island is not None:
+                raise ConfigError(
+                    "session.shared is for workers of one process; an island evaluates in session.evaluate"
+                )
             with ExitStack() as kept:
                 kept.enter_context(self._times.stopped())
                 kept.enter_context(self._replica.changes.put_back())

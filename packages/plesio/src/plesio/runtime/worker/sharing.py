@@ -86,10 +86,10 @@ class Leasing:
     def share_metric(self, find: Callable[[], Found], *, number: int | None, rack: Rack | None) -> Found:
         """Give the result of the first that came (a rack comes as one); without a number rank 0's, in its own rack."""
         if number is None or (rack is not None and not rack.leads):
-            found = find()
+            found = self.client.common(find())
         else:
             with self.client.evaluating(number) as known:
-                found = find() if known is None else known
+                found = self.client.common(find()) if known is None else known
         if rack is None or (number is None and not rack.evaluates):
             return found
         return broadcast_metric(found, rack.group)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch.distributed as dist
@@ -25,8 +26,10 @@ from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.callbacks import MembersChanged
 from plesio.runtime.worker.exchange.group import CutOffError, Group
+from plesio.runtime.worker.exchange.island_client import IslandClient
 from plesio.runtime.worker.exchange.no_group import AwaitedGroup
 from plesio.runtime.worker.exchange.store_client import StoreClient
+from plesio.runtime.worker.island import Island
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import WorkerTimeline
@@ -54,6 +57,7 @@ class DistributedWorld:
 
     Args:
         owns_job: Whether the job ends with this run.
+        island: The ranks that are this worker together; None for one process.
         timeline: This worker's figures, and where updates go that the policy refuses.
     """
 
@@ -66,6 +70,7 @@ class DistributedWorld:
         terms: RunTerms,
         timeline: WorkerTimeline,
         checkpoints: WorkerCheckpoints | None = None,
+        island: Island | None = None,
     ) -> None:
         self.rank = job.place.rank
         self.num_workers = job.place.num_workers
@@ -76,7 +81,8 @@ class DistributedWorld:
         self.info = terms.info
         self._timeline = timeline
         self._heartbeat: Pulse | None = None
-        self.client = StoreClient(
+        make = StoreClient if island is None else partial(IslandClient, island=island)
+        self.client = make(
             servers,
             rank=self.rank,
             clock=job.clock,
@@ -85,7 +91,9 @@ class DistributedWorld:
             on_refused=timeline.refuse,
         )
         """This worker's connections to the servers."""
-        self._job = job
+        self._job, self._island = job, island
+        self._is_broken = False
+        """True if a rank of this island is lost: the others go as it has gone."""
         self._owns_job = owns_job
         self._checkpoints = checkpoints
         self._result: RunResult | None = None
@@ -143,15 +151,15 @@ class DistributedWorld:
             total_samples=terms.total_samples,
         )
         # before it joins: from then on the server counts a silent worker lost
-        self._heartbeat = self._job.heartbeat()
-        on_lost = None if self._without is None else self._server_is_lost
-        self._heartbeat.begin(
-            self._timeline.meter,
-            abort=self._abort,
-            hold=self._stop_point.hold,
-            lost=self._note_lost,
-            on_server_lost=on_lost,
-        )
+        if self._job.place.leads:
+            self._heartbeat = self._job.heartbeat()
+            self._heartbeat.begin(
+                self._timeline.meter,
+                abort=self._abort,
+                hold=self._stop_point.hold,
+                lost=self._note_lost,
+                on_server_lost=None if self._without is None else self._server_is_lost,
+            )
         self.client.send(join)
         for page in () if self._checkpoints is None else self._checkpoints.pages:
             self.client.send(ServerStatePage(text=page))
@@ -210,6 +218,9 @@ class DistributedWorld:
                 "a worker was lost after the job's server: nobody is left who could say who goes on "
                 f"({str(error).splitlines()[0]})"
             )
+        if self._island is not None and _from_collective(error):
+            self._is_broken = True
+            return WorkerLostError.of_island(self.rank)
         if self._heartbeat is not None and _from_collective(error):
             return self._heartbeat.wait_for_failure()
         return self._failure()
@@ -336,7 +347,9 @@ class DistributedWorld:
             DataError: The run has finished, and its figures could not be written.
         """
         try:
-            if self._heartbeat is not None:
+            if self._heartbeat is None and self._island is not None and status == "finished":
+                self._result = self.client.await_message(RunEnded).result
+            if self._heartbeat is not None and not self._is_broken:
                 self._heartbeat.quiet()
                 self.client.send(Goodbye(status=status, error=error, report=self._timeline.meter.take()))
                 # the run ends for all at once; a failing worker does not wait for those that go on, nor for those that
@@ -360,15 +373,16 @@ class DistributedWorld:
                 self._heartbeat.quiet()
             self._group = None
             lost = self._failure()
-            if isinstance(lost, WorkerLostError) and (in_rack or self.rank in lost.ranks):
+            if self._is_broken or (isinstance(lost, WorkerLostError) and (in_rack or self.rank in lost.ranks)):
                 self._job.let_servers_go_on()  # this worker or its rack is at its end, others are not
             if self._owns_job:
                 self._job.close()
 
     def _ended(self, *, timeout_s: float | None) -> RunEnded:
         """Return the run's end: the server's result, or what the workers have put together without it."""
+        wait = self.client.await_message if timeout_s is None else self.client.await_alone
         try:
-            return self.client.await_message(RunEnded, timeout_s=timeout_s)
+            return wait(RunEnded, timeout_s=timeout_s)
         except TransportError as error:
             if timeout_s is not None or self._group is None:
                 raise

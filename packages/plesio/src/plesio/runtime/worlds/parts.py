@@ -16,6 +16,7 @@ from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
+from plesio.runtime.worker.exchange.island_client import IslandClient
 from plesio.runtime.worker.exchange.racks import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
@@ -93,11 +94,13 @@ class Parts:
 
     def _join_store(self) -> StoreExchange:
         tensors = [*self.replica.tensors.exchanged(), *self.replica.tensors.still()]
-        layout = SliceLayout.of(tensors, num_servers=len(self.world.client.endpoints))
+        layout, client = SliceLayout.of(tensors, num_servers=len(self.world.client.endpoints)), self.world.client
+        if isinstance(client, IslandClient):
+            client.divide(layout, {name: tensor for name, tensor, _, _ in tensors})
         store = StoreExchange(
             self.replica,
             policy=self.policy,
-            client=self.world.client,
+            client=client,
             layout=layout,
             timeline=self.timeline,
             seed=self.world.info.seed,

@@ -11,8 +11,10 @@ from torch.amp import GradScaler
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizers import parts_of
+from plesio.runtime.worker.exchange.local_part import local_part, whole_tensor
 from plesio.runtime.worker.exchange.replica_tensors import ReplicaTensors
 from plesio.runtime.worker.exchange.stepper import Stepper
+from plesio.runtime.worker.island import Island
 from plesio.runtime.worker.loss_scaling import LossScaler, given_scaler, stray_scaler
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import check_model
@@ -64,6 +66,7 @@ class Replica:
         model: The user's module; never wrapped or replaced.
         optimizer: Its optimizer, or several as one (`plesio.runtime.parameters.optimizers`).
         scaler: The scaler of the loss; None, or one that is not enabled, for no scale.
+        island: The ranks that hold it together, each its part of every tensor; None where this process has all of it.
 
     Raises:
         TaskError: The model has no parameter that is trained, or the optimizer holds none of them; a parameter is
@@ -72,11 +75,17 @@ class Replica:
     """
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, scaler: GradScaler | None = None
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        scaler: GradScaler | None = None,
+        island: Island | None = None,
     ) -> None:
-        check_model(model)
+        check_model(model, in_island=island is not None)
         self.model = model
         self.optimizer = optimizer
+        self.island = island
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TaskError(
@@ -97,7 +106,7 @@ class Replica:
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, by torch's modules."""
-        self.changes = OwnChanges(lambda: self.parameters)
+        self.changes = OwnChanges(lambda: self.parameters if island is None else self.local_parameters())
         """The script's own writes into the parameters."""
         self.stepper = Stepper(optimizer, sparse=self.sparse, changes=self.changes)
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
@@ -134,6 +143,10 @@ class Replica:
         """Take the model's parameters as this worker's parts from here on; None: they are whole."""
         self._holder = self._cutter = cutter
         self._list_tensors()
+
+    def local_parameters(self) -> dict[str, torch.Tensor]:
+        """Return this process's parts of the parameters, by name; a write into one counts as a write of its version."""
+        return {name: local_part(p).detach() for name, p in self.parameters.items()}  # a DTensor's detach counts anew
 
     @property
     def is_cut(self) -> bool:
@@ -208,14 +221,16 @@ class Replica:
             if (gradient := parameter.grad) is not None:
                 if gradient.is_sparse:
                     parameter.grad = gradient = gradient.coalesce()
-                found.append(gradient)
+                found.append(local_part(gradient))
         return found
 
     def has_gradients(self) -> bool:
         return any(parameter.grad is not None for parameter in self.parameters.values())
 
     def gradients_finite(self) -> bool:
-        return all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
+        """Tell whether the gradient has neither NaN nor infinity, on all ranks of an island."""
+        finite = all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
+        return finite if self.island is None else self.island.all_agree(finite)
 
     def true_units(self, clock: int) -> AbstractContextManager[None]:
         """Unscale the gradients within this context, where step ``clock`` is made; at the end the scale moves on."""
@@ -229,7 +244,7 @@ class Replica:
 
     def state(self) -> State:
         """Copy parameters and all buffers to the CPU."""
-        copied = {name: p.detach().to("cpu", copy=True) for name, p in self.parameters.items()}
+        copied = {name: p.to("cpu", copy=True) for name, p in self.local_parameters().items()}
         copied.update({name: b.detach().to("cpu", copy=True) for name, b in self.model.named_buffers()})
         return copied
 
@@ -237,7 +252,7 @@ class Replica:
     def load(self, state: State) -> None:
         """Set parameters and those buffers that ``state`` has."""
         for name, parameter in self.parameters.items():
-            parameter.copy_(state[name])
+            local_part(parameter).copy_(state[name])
         for name, buffer in self.model.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
@@ -308,10 +323,16 @@ class GradientBuckets:
         return all_finite(self._flat) or self._replica.gradients_finite()
 
 
-def parameters_sha256(parameters: Iterable[str], state: State) -> str:
-    """Hash the bytes of these parameters in ``state``, in name order (SHA-256)."""
+def parameters_sha256(
+    parameters: Iterable[str], state: State, *, placed: Mapping[str, torch.Tensor] | None = None
+) -> str:
+    """Hash the bytes of these parameters in ``state``, in name order (SHA-256).
+
+    Where ``state`` has parts of tensors that are ``placed`` like these, all ranks that share them call it.
+    """
     digest = hashlib.sha256()
     for name in sorted(parameters):
         digest.update(name.encode())
-        digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+        whole = state[name] if placed is None else whole_tensor(placed[name], state[name])
+        digest.update(whole.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()

@@ -37,6 +37,7 @@ from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.compression.pushes import PushParts
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SharedState, StepProgress
+from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 from plesio.runtime.worker.exchange.store_fragments import StoreFragment, store_fragments
@@ -245,7 +246,7 @@ class StoreExchange(Exchange):
         for name, parameter in self._replica.parameters.items():
             if parameter.grad is None:
                 continue
-            grad = parameter.grad.to_dense()
+            grad = local_part(parameter.grad).to_dense()
             if name in self._gradients:
                 self._gradients[name].add_(grad)
             else:
@@ -397,11 +398,11 @@ class StoreExchange(Exchange):
     def shared(self) -> State | None:
         """Return the shared state now, on the worker that evaluates.
 
-        After `finish` that worker's optimizer has the servers' state.
+        After `finish` that worker's optimizer has the servers' state, but for an island's, whose ranks have parts.
         """
         if not self._client.evaluates():
             return None
-        if self._ended and self._policy.update == "gradient":
+        if self._ended and self._policy.update == "gradient" and self._replica.island is None:
             self._stored.fetch_optimizer()
         return self._stored.copy(snapshot=None)
 

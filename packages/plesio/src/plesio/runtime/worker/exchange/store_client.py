@@ -32,6 +32,7 @@ from plesio.protocol.to_server import (
 from plesio.protocol.to_worker import Failed, KnownEvaluation, Lease, MayLeave, ToWorker, UpdateRefused
 from plesio.runtime.transport import Bulk, Control, Header
 from plesio.runtime.transport.connection import ServerConnection
+from plesio.runtime.worker.exchange.island_layout import IslandLayout
 
 __all__ = ["Leases", "Present", "Reply", "StoreClient"]
 
@@ -88,6 +89,8 @@ class StoreClient:
         on_refused: Callable[[int, str, int], None],
     ) -> None:
         self.endpoints = list(endpoints)
+        self.divided: IslandLayout | None = None
+        """This rank's share of what is sent and received, where the worker is an island."""
         self.rank = rank
         self._clock = clock
         self._failure = failure
@@ -139,6 +142,10 @@ class StoreClient:
             check()
             self._wait(0)
         return message
+
+    def await_alone(self, kind: type[M], *, timeout_s: float | None = None) -> M:
+        """Wait for a message, as `await_message`, on a process that fails: those of its worker are not with it."""
+        return self.await_message(kind, timeout_s=timeout_s)
 
     def received(self, kind: type[M]) -> M | None:
         """Return a control message of this type that came while something else was waited for, if there is one."""
@@ -332,6 +339,10 @@ class StoreClient:
     def evaluates(self) -> bool:
         """Tell whether this worker evaluates: rank 0 does, unless the server has decided otherwise."""
         return self.rank == 0 if self._evaluates is None else self._evaluates
+
+    def common(self, found: Found) -> Found:
+        """Return the metric of all processes of this worker."""
+        return found
 
     def snapshots(self) -> list[Snapshot]:
         """Return the snapshots that the servers hold, as of the last `shared`."""

@@ -19,12 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from plesio.core.errors import ConfigError
 from plesio.policies import Policy
 from plesio.protocol.bulk import Initial, Table
 from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice, SliceLayout, view_packed, write_slice
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 
@@ -40,7 +42,13 @@ class StoredState:
     """
 
     def __init__(
-        self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout, outer: Optimizer | None
+        self,
+        replica: Replica,
+        *,
+        policy: Policy,
+        client: StoreClient,
+        layout: SliceLayout,
+        outer: Optimizer | None,
     ) -> None:
         self._replica = replica
         self._client = client
@@ -49,13 +57,20 @@ class StoredState:
         self._compression = policy.compression
         self._served = replica.optimizer if policy.update == "gradient" else outer
         """The optimizer whose state the servers have."""
-        self._by_name = {
-            name: tensor for name, tensor, _, _ in [*replica.tensors.exchanged(), *replica.tensors.still()]
-        }
+        island = client.divided
+        self._parts = (None,) * len(layout.servers) if island is None else island.parts
+        self._sent = layout if island is None else island.sent
+        self._received = layout if island is None else island.received
         self._base: dict[str, torch.Tensor] = {}
         """Parameters from which the replica's progress counts, where deltas are pushed or pulls are hidden."""
         self._is_gathered = False
         replica.held_by(self)
+
+    @property
+    def _by_name(self) -> dict[str, torch.Tensor]:
+        """The tensors as they are here now: FSDP2 may move its parts at the first step."""
+        tensors = [*self._replica.tensors.exchanged(), *self._replica.tensors.still()]
+        return {name: local_part(tensor) for name, tensor, _, _ in tensors} | self._replica.local_parameters()
 
     def offer(self, *, again: bool = False) -> None:
         """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
@@ -64,12 +79,18 @@ class StoredState:
 
         Raises:
             ExchangeError: The servers cannot run the replica's optimizer.
+            ConfigError: An island's optimizer has a state already.
         """
         optimizer = None
         states: list[Table | None] = [None for _ in self._layout.servers]
         tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
         if self._served is not None:
             optimizer = optimizer_spec(self._served)
+            if self._replica.island is not None and self._served.state:
+                raise ConfigError(
+                    "the optimizer has a state already, in parts, and the servers are to step; begin islands with a "
+                    "fresh optimizer, or under local_sgd with exchange=store, whose ranks step"
+                )
             for server in range(len(self._layout.servers)):
                 table, tensors[server] = read_state(self._served, self._pieces(server))
                 states[server] = table if any(table) else None
@@ -81,6 +102,7 @@ class StoredState:
                 optimizer=optimizer,
                 state=states[server],
                 again=again,
+                part=self._parts[server],
             )
             for server in range(len(self._layout.servers))
         ]
@@ -104,7 +126,7 @@ class StoredState:
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """Put what the servers hold now into the replica, with the optimizer's state if they step it."""
-        replies = self._client.shared(snapshot=None, optimizer=True)
+        replies = self._client.shared(snapshot=None, optimizer=self._update == "gradient")
         state = self._replica.state()
         self._write(state, replies)
         with self._replica.loaded(state):
@@ -156,7 +178,7 @@ class StoredState:
 
         Where outer steps are made of deltas, a share of the replica's own parameters is kept.
         """
-        own = [p.detach() for p in self._some(of).values()]
+        own = list(self._some(of).values())
         base = [self._base[name] for name in self._some(of)]
         if self._own_share is not None:
             self._write_base(replies)
@@ -170,7 +192,7 @@ class StoredState:
     def _write_base(self, replies: Sequence[Reply]) -> None:
         """Have the base be what the servers have, or what they have sent of it."""
         for server, reply in enumerate(replies):
-            slices = self._layout.servers[server]
+            slices = self._received.servers[server]
             here = slices if reply.present is None else [slices[index] for index in reply.present]
             payload = torch.from_numpy(reply.payload)
             if not reply.compressed:
@@ -185,16 +207,14 @@ class StoredState:
 
     def begin_delta(self, of: Collection[str] | None = None) -> None:
         """Count the replica's progress from here."""
-        self._base.update(
-            {name: p.detach().clone(memory_format=torch.contiguous_format) for name, p in self._some(of).items()}
-        )
+        self._base.update({name: p.clone(memory_format=torch.contiguous_format) for name, p in self._some(of).items()})
 
     def delta(self, of: Collection[str] | None) -> dict[str, torch.Tensor]:
         """Return how far the replica's parameters have come since they were pulled last, by name."""
-        return {name: p.detach() - self._base[name] for name, p in self._some(of).items()}
+        return {name: p - self._base[name] for name, p in self._some(of).items()}
 
     def _some(self, of: Collection[str] | None) -> Mapping[str, torch.Tensor]:
-        parameters = self._replica.parameters
+        parameters = self._replica.local_parameters()
         return parameters if of is None else {name: p for name, p in parameters.items() if name in of}
 
     def copy(self, *, snapshot: int | None) -> State:
@@ -217,7 +237,7 @@ class StoredState:
         flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
         present: list[list[int] | None] = []
         payloads: list[NDArray[np.uint8]] = []
-        for server, slices in enumerate(self._layout.servers):
+        for server, slices in enumerate(self._sent.servers):
             here = [index for index, piece in enumerate(slices) if piece.name in flat]
             alone = [index for index in here if encoded is None or slices[index].kind != "parameter"]
             parts = [] if encoded is None else [encoded[server]]
@@ -231,7 +251,7 @@ class StoredState:
 
     def _write(self, tensors: Mapping[str, torch.Tensor], replies: Sequence[Reply]) -> None:
         """Overwrite the slices of ``tensors`` that the servers have sent."""
-        for slices, reply in zip(self._layout.servers, replies, strict=True):
+        for slices, reply in zip(self._received.servers, replies, strict=True):
             here = slices if reply.present is None else [slices[index] for index in reply.present]
             unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
 

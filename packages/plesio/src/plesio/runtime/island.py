@@ -1,0 +1,139 @@
+"""`plesio.island`: the ranks that train one replica together with this process, and their process group."""
+
+import atexit
+import contextlib
+import datetime
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from plesio.core.arguments import checked
+from plesio.core.errors import ConfigError, TransportError
+from plesio.policies import Policy
+from plesio.policies.compression import NO_COMPRESSION
+from plesio.runtime.job import MEET_S
+from plesio.runtime.join_options import JoinOptions
+from plesio.runtime.meeting import gloo_interface, gpu_of, process_group
+from plesio.runtime.worker.environment import WorkerPlace
+from plesio.runtime.worker.exchange.group import TorchGroup
+from plesio.runtime.worker.island import Island
+
+__all__ = ["asked_for", "check_island", "island"]
+
+_made: list[Island] = []
+"""This process's, when it has been asked for."""
+
+
+def asked_for(place: WorkerPlace | None) -> Island | None:
+    """Return this process's island where it was started as a rank of one, or its script has asked for it."""
+    return island() if (place is not None and place.island is not None) or _made else None
+
+
+def check_island(policy: Policy, options: JoinOptions, *, scales: bool, saves: bool, is_alone: bool) -> None:
+    """Refuse what an island cannot do, in one line.
+
+    Raises:
+        ConfigError: There is something.
+    """
+    if not is_alone and (policy.exchange != "store" or policy.inner is not None or policy.adapts):
+        raise ConfigError(
+            f"{policy.spec} cannot train islands: their ranks hold parts of a replica; use a policy on the store "
+            "(ssp, asp, local_sgd or diloco with exchange=store)"
+        )
+    if policy.compression != NO_COMPRESSION:
+        raise ConfigError(
+            f"{policy.spec}: the ranks of an island push parts of tensors, as they are; leave compress out"
+        )
+    if scales:
+        raise ConfigError(
+            "islands train without a loss scaler: leave out scaler=, and use bfloat16 where memory is short"
+        )
+    if saves:
+        raise ConfigError("islands take no checkpoints; leave checkpoint out")
+    if options.num_replicas > 1:
+        raise ConfigError("islands train with one server a host: leave out replicas (--replicas)")
+    if options.job is not None:
+        raise ConfigError("islands train in a job that join makes itself, and under no simulation: leave job out")
+
+
+@checked
+def island() -> Island:
+    """Return this process's island: the ranks that hold one replica together. Call it before the model is sharded.
+
+    ``plesio run --workers 4 --island 2`` and ``PLESIO_ISLAND=2`` under torchrun make two islands of two ranks each. Its
+    process group is torch's default one from then on. A process that was started as a worker of its own is an island of
+    one rank.
+
+    Raises:
+        ConfigError: Torch has a default process group of other ranks.
+        TransportError: A rank of the island has not come.
+
+    >>> one = island()
+    >>> one.rank, one.size
+    (0, 1)
+    """
+    if _made:
+        return _made[0]
+    place = WorkerPlace.from_environment()
+    own = None if place is None else place.island
+    rank, size, worker = (0, 1, 0) if own is None or place is None else (own.rank, own.size, place.rank)
+    if place is not None and own is None:
+        worker = place.rank
+    if dist.is_initialized():
+        if dist.get_world_size() != size:
+            raise ConfigError(
+                f"torch's default process group has {dist.get_world_size()} ranks and this island {size}: leave out "
+                "init_process_group(), and call plesio.island() in its place"
+            )
+        talk = TorchGroup(dist.new_group(backend="gloo"))
+    else:
+        interface = contextlib.nullcontext() if place is None else gloo_interface(place)
+        with interface:
+            talk = _form(_store(place, worker=worker), rank=rank, size=size, worker=worker)
+    _made.append(Island(worker=worker, rank=rank, size=size, _talk=talk))
+    return _made[0]
+
+
+def _store(place: WorkerPlace | None, *, worker: int) -> Store:
+    if place is None or place.island is None:
+        return HashStore()
+    try:
+        hosts_store = place.first and not place.agent_hosts_store
+        store = TCPStore(
+            place.address,
+            place.port,
+            is_master=hosts_store,
+            wait_for_workers=False,
+            timeout=datetime.timedelta(seconds=MEET_S),
+            multi_tenant=True,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise TransportError(
+            f"cannot meet the other ranks of island {worker} at {place.address}:{place.port} (MASTER_ADDR, "
+            f"MASTER_PORT; {str(error).splitlines()[0]})"
+        ) from error
+    return PrefixStore(f"plesio/{place.restart}/island/{worker}", store)
+
+
+def _form(store: Store, *, rank: int, size: int, worker: int) -> TorchGroup:
+    """Make torch's default process group of these ranks; returns another one of them, for Plesio alone."""
+    store.set(f"gpu/{rank}", gpu_of("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        gpus = [str(store.get(f"gpu/{other}"), "utf-8") for other in range(size)]
+        timeout = datetime.timedelta(seconds=MEET_S)
+        process_group(PrefixStore("group", store), rank=rank, gpus=gpus, timeout=timeout)
+        atexit.register(_destroy)
+        talk = TorchGroup(dist.new_group(backend="gloo"))
+        talk.meet()  # connections are made at the first use
+    except RuntimeError as error:
+        line = str(error).splitlines()[0]
+        raise TransportError(
+            f"rank {rank} of island {worker} waited {MEET_S:g} s for the other ranks ({line})"
+        ) from error
+    return talk
+
+
+def _destroy() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,111 @@
+"""The key-value store of a job, which its launcher hosts and another one finds.
+
+The store has no authentication, so the job's secret is not in it.
+"""
+
+import queue
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime.site import THIS_HOST
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+__all__ = [
+    "NEXT_PROCESS_KEY",
+    "NEXT_RANK_KEY",
+    "WORLD_SIZE_KEY",
+    "connect",
+    "listen",
+    "parse_address",
+    "serve_store",
+]
+
+NEXT_RANK_KEY = "plesio/next_rank"
+"""In the job's store: the rank that the next worker to join is given."""
+
+NEXT_PROCESS_KEY = "plesio/next_process"
+"""In the job's store: the number that the next process to join as a rank of an island is given."""
+
+WORLD_SIZE_KEY = "plesio/world_size"
+"""In the job's store: the workers it started with; ranks from there on have joined later."""
+
+_JOIN_TIMEOUT_S = 5.0
+_LOOK_S = 0.02
+
+
+def listen(port: int, *, address: str = THIS_HOST.address) -> socket.socket:
+    """Open a socket for the job's store.
+
+    Raises:
+        TransportError: The port is taken.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        raise TransportError(f"cannot listen on port {port}: {reason}; leave --port out to take a free one") from None
+    return listener
+
+
+def serve_store(listener: socket.socket, *, num_workers: int) -> "TCPStore":
+    """Serve the job's store by threads of this process for as long as it is referred to."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    host, port = listener.getsockname()
+    # The store is given a bound socket because on its own it would listen on every network interface.
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store.set(WORLD_SIZE_KEY, str(num_workers))
+    store.set(NEXT_RANK_KEY, str(num_workers))
+    return store
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of a job's store, as ``--join`` has them."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ConfigError(f'--join "{address}": write HOST:PORT, as the running job printed it when it started')
+    return host, int(port)
+
+
+def connect(host: str, port: int, *, key: str, to: str) -> "TCPStore":
+    """Connect to the store of a running job, which has this ``key``, ``to`` join it or to watch it.
+
+    This happens in a thread, because torch waits for ever for a listener that is no store and cannot be interrupted
+    meanwhile.
+    """
+    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+
+    connected: queue.SimpleQueue[TCPStore | Exception] = queue.SimpleQueue()
+
+    def try_to() -> None:
+        try:
+            socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
+            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
+            until_s = time.monotonic() + _JOIN_TIMEOUT_S
+            while not store.check([key]):  # torch's wait complains on standard error when it is in vain
+                if time.monotonic() > until_s:
+                    raise TimeoutError
+                time.sleep(_LOOK_S)
+            connected.put(store)
+        except (OSError, DistError) as error:
+            connected.put(error)
+
+    threading.Thread(target=try_to, name="plesio-join", daemon=True).start()
+    try:
+        found = connected.get(timeout=2 * _JOIN_TIMEOUT_S)
+    except queue.Empty:
+        found = TimeoutError()
+    if isinstance(found, Exception):
+        reason = (found.strerror if isinstance(found, OSError) else None) or "no job of Plesio answers there"
+        raise TransportError(f"cannot {to} {host}:{port}: {reason}") from None
+    return found
