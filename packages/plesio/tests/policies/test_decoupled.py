@@ -54,6 +54,19 @@ def test_each_delta_is_merged_as_it_arrives_and_lets_its_worker_go_on():
     )
 
 
+def test_the_last_of_a_round_counts_no_more_because_the_others_have_left():
+    machine = start(decoupled(), num_workers=3)
+    weights = []
+    for clock in (4, 8, 12):
+        for worker in (1, 2, 0):
+            if clock < 12 or worker == 0:
+                [apply, *_] = machine.handle(Arrived(worker=worker, clock=clock, num_steps=4))
+                weights.append(apply.weight)
+            if clock == 8 and worker:
+                machine.handle(Left(worker=worker, reason=LeaveReason.CLOSED))
+    assert weights == [1 / 3] * 6 + [1.0]
+
+
 def test_a_quorum_makes_a_version_and_the_others_are_not_waited_for():
     machine = start(decoupled(quorum=2), num_workers=3)
     assert machine.handle(Arrived(worker=2, clock=4, num_steps=4)) == ()
@@ -170,6 +183,7 @@ class Worker:
     begun: int = 0
     turn: int = 0
     merged_at: dict[int, int] = field(default_factory=dict)
+    sharing: int = 0
 
 
 class Laws:
@@ -319,7 +333,11 @@ class Laws:
         before = self.merged_at.setdefault(apply.fragment, [])
         assert apply.staleness == tuple(sum(one > event.base_version for one in before) for event in merged)
         before.append(apply.version)
-        num_workers = len(self.live.keys() | self.resting | {event.worker for event in merged})
+        now = len(self.live.keys() | self.resting | {event.worker for event in merged})
+        members = [self.live[event.worker] for event in merged if event.worker in self.live]
+        num_workers = max([now, *(member.sharing for member in members)])
+        for member in members:
+            member.sharing = now
         if is_rest:  # as much as the contribution that it is left of, when others may have been there
             num_workers = self.among.get(merged[0].worker, num_workers)
         self.among.update({event.worker: num_workers for event in merged})

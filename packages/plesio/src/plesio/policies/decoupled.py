@@ -94,7 +94,8 @@ class _Member:
         begun: The clock at which it was admitted.
         contributed_at: By fragment, the clock of its last contribution.
         step_s: Seconds of its steps, smoothed; 0 before its first contribution.
-        among: Workers that there were when its last contribution was merged: what is kept back of it counts as much.
+        among: N of its last contribution: what is kept back of it counts as much.
+        sharing: Workers that there were when that was merged, and shared the samples of what it has done since.
     """
 
     clock: int
@@ -103,6 +104,7 @@ class _Member:
     contributed_at: dict[int, int] = field(default_factory=dict)
     step_s: float = 0.0
     among: int = 0
+    sharing: int = 0
 
 
 @dataclass(slots=True)
@@ -252,14 +254,16 @@ class DecoupledMachine(RoundMachine):
     def _apply(self, fragment: int, merged: Sequence[tuple[Arrived, int]], *, among: int = 0) -> Apply:
         """Make a version of the mean of these contributions, each with the steps that it covers.
 
-        ``among`` is the number of workers that share the samples; 0: as many as there are.
+        ``among`` is the number of workers that share the samples; 0: as many as there are, or were when the steps of a
+        contribution began: the last one of a round counts no more because the others have done theirs and left.
         """
         before = self._merged_at[fragment]
         self._version += 1
-        num_workers = among or len(self._live.keys() | self._resting | {event.worker for event, _ in merged})
-        for event, _ in merged:
-            if event.worker in self._live:
-                self._live[event.worker].among = num_workers
+        now = len(self._live.keys() | self._resting | {event.worker for event, _ in merged})
+        members = [self._live[event.worker] for event, _ in merged if event.worker in self._live]
+        num_workers = among or max([now, *(member.sharing for member in members)])
+        for member in members:
+            member.among, member.sharing = num_workers, now
         staleness = tuple(len(before) - bisect_right(before, event.base_version) for event, _ in merged)
         before.append(self._version)
         return Apply(
