@@ -180,13 +180,6 @@ def test_a_folder_in_use_is_kept_unless_told_otherwise(
     assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "report.html", "results.json"]
 
 
-def test_an_unreadable_recipe_leaves_the_folder_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out = tmp_path / "out"
-    assert invoke(["compare", str(tmp_path / "none.toml"), "--out", str(out)]) == 2
-    assert not out.exists()
-    assert capsys.readouterr().err.startswith("plesio: error: there is no recipe")
-
-
 def test_report_builds_the_page_again(
     tmp_path: Path,
     recipe_path: Path,

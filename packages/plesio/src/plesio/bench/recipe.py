@@ -317,11 +317,9 @@ def make_task_section(name: str, *, batch_size: int | None = None) -> TaskSectio
     return _validated(_TaskOnly, data, folder=Path.cwd(), where="", flags=None).task
 
 
-def make_workers(
-    data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None = None
-) -> WorkersSection:
+def make_workers(data: Mapping[str, Any], *, folder: Path, where: str) -> WorkersSection:
     """Make the workers of a recipe whose ``[workers]`` has these values; arguments and errors are `make_recipe`'s."""
-    return _validated(_WorkersOnly, {"workers": data}, folder=folder, where=where, flags=flags).workers
+    return _validated(_WorkersOnly, {"workers": data}, folder=folder, where=where, flags=None).workers
 
 
 def _validated(
