@@ -68,14 +68,16 @@ def find_frontier(
     Raises:
         ConfigError: The model cannot be trained on the first.
     """
-    trainings, searches, refused = [], {}, {}
+    trainings, refused = [], {}
+    searches: dict[str, Search] = {}
     how["wanted"] = how.pop("global_batch")
     if calibration is not None:
         how["constants"] = calibration.constants
     for machine in machines:
         try:
             shown = top if machine == machines[0] else 1
-            question = LayoutQuestion(model=model, machine=machine, top=shown, **how)
+            like = next((one.best.layout for one in searches.values()), None)
+            question = LayoutQuestion(model=model, machine=machine, top=shown, like=like, **how)
             found = fastest_layouts(question, partial(on_progress, machine.name))
             training = estimate_own(
                 model,

@@ -97,6 +97,9 @@ class Software:
     gradient_bytes: int = 4
     master_weight_remainders: bool = False
 
+    def __hash__(self) -> int:
+        return hash((self.gradient_bytes, self.fused_attention, self.splits_tensor, self.eager, self.overlaps_experts))
+
 
 SOFTWARE: Mapping[SoftwareName, Software] = {
     name: Software(**settings)  # type: ignore[misc]

@@ -3,7 +3,8 @@
 What matters may be the fastest, or the fastest of every tensor and pipeline parallelism. The others are left out by
 bounds that are exact: a step takes at least as long as its slowest stage computes, as its pipeline takes from one end
 to the other, and as it would take if nothing had to be given up for memory. Families are taken in the order of the
-first bound, so that the fastest come early.
+first bound, so that the fastest come early; those like the answer for a similar machine are first, and last those whose
+state does not fit where replicas share nothing.
 """
 
 import bisect
@@ -42,6 +43,7 @@ class LayoutQuestion:
         fixed: Attributes of a layout that are not searched, with their values.
         top: How many of the fastest matter; None if the fastest of every tensor and pipeline parallelism does.
         constants: How close devices come to their data sheets.
+        like: A layout whose degrees are tried first, as they were the fastest on a similar machine.
     """
 
     model: Model
@@ -52,6 +54,7 @@ class LayoutQuestion:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     top: int | None = 1
     constants: Constants = CONSTANTS
+    like: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class Walk:
         self._best_s: dict[tuple[int, int], float] = {}
 
     def go(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Look at all families, in the order of their slowest stages' time for a sequence."""
+        """Look at all families, the most promising first."""
         possible = []
         done = 0
         for family in self._families:
@@ -93,9 +96,11 @@ class Walk:
                 done += len(family)
             else:
                 plain = family.plain
-                possible.append((self._timer.pace_s(plain) / plain.dp / plain.micro_batch, family))
-        possible.sort(key=lambda bounded: bounded[0])
-        for place, (least_s, family) in enumerate(possible):
+                in_host = self._timer.state_bytes(plain) > self.question.machine.accelerator.memory_bytes
+                other = self.question.like is None or _degrees(plain) != _degrees(self.question.like)
+                possible.append(((other, in_host), self._timer.pace_s(plain) / plain.dp / plain.micro_batch, family))
+        possible.sort(key=lambda bounded: bounded[:2])
+        for place, (_, least_s, family) in enumerate(possible):
             if place % _PROGRESS_EVERY == 0:
                 on_progress(done, self.num_tried)
             done += len(family)
@@ -296,3 +301,7 @@ class Walk:
         fixed = self.question.fixed.keys() - {"precision", "software"}
         if self.refusal is None or fixed & set(getattr(error, "parameters", ())):
             self.refusal = error
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.pp, layout.cp, layout.ep, layout.micro_batch

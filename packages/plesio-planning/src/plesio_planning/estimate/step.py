@@ -30,6 +30,8 @@ __all__ = ["Step", "StepTimer", "estimate_step", "step_of", "step_timer"]
 _OPTIMIZER_BYTES = 46.0
 """Read and written a parameter: Adam's states and master weight (24), gradient and weight (6), and the gradient once
 more for its norm (4), its scale (8) and its removal (4)."""
+_STATE_BYTES = 14.0
+"""The least that stays of a parameter: weight, gradient, and Adam's states with a master weight's remainder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,10 @@ class StepTimer:
         seconds["bubble_s"] = self._waiting_s(layout, slowest_s)
         seconds["send_s"] = self._sends_s(layout, num_micro_batches)
         return seconds
+
+    def state_bytes(self, layout: Layout) -> float:
+        """Return bytes of a device's part of the model with its optimizer, as if replicas shared nothing of it."""
+        return _STATE_BYTES * sum(parameters for parameters, *_ in self._replicated(layout))
 
     def whole_pipeline_s(self, layout: Layout, num_micro_batches: int) -> float:
         """Return the sum of `pipeline_s`, from the slowest stage instead of its parts."""
@@ -404,6 +410,10 @@ class ConvolutionalTimer:
         """Return the seconds of a micro-batch."""
         rate = self.machine.accelerator.peak(layout.precision) * self.constants.convolution_efficiency
         return layout.micro_batch * self.model.model_flops / rate
+
+    def state_bytes(self, layout: Layout) -> float:
+        """Return bytes of the model with its optimizer."""
+        return _STATE_BYTES * self.model.num_parameters
 
     def whole_pipeline_s(self, layout: Layout, num_micro_batches: int) -> float:
         """Return the sum of `pipeline_s`."""
