@@ -61,6 +61,15 @@ def test_a_file_that_is_read_is_the_layout_that_was_written(tmp_path: Path, prog
         assert replace(read_model, name=name) == model
 
 
+def test_experts_have_what_their_other_flags_ask_for():
+    """Megatron-Core 0.15.0 refuses `moe_act` without grouped products, and limited routing without groups."""
+    flags = FORMATS["megatron"].write(*(find_model("deepseek-v3"), LAYOUTS["megatron"][3][1], 16384))
+    assert "--moe-grouped-gemm" in flags
+    assert "--moe-router-num-groups 8" in flags
+    other = replace(find_model("deepseek-v3"), num_experts=252, expert_hosts=3)
+    assert "are not of 8 groups" in refusal_of(lambda: FORMATS["megatron"].write(other, Layout(dp=4, ep=4, zero=1), 64))
+
+
 def test_files_have_the_names_that_programs_publish():
     model, layout = find_model("llama-3-70b"), Layout(tp=8, pp=4, vpp=5, dp=2, zero=2, sequence_parallel=True)
     flags = FORMATS["megatron"].write(model, layout, 64)

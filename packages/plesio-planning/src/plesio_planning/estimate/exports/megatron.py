@@ -31,9 +31,9 @@ _KNOWN = (
     "ffn-hidden-size seq-length max-position-embeddings vocab-size multi-latent-attention kv-lora-rank q-lora-rank "
     "qk-head-dim v-head-dim qk-pos-emb-head-dim group-query-attention num-query-groups kv-channels qk-layernorm swiglu "
     "disable-bias-linear normalization position-embedding-type attention-dropout hidden-dropout "
-    "untie-embeddings-and-output-weights num-experts moe-router-topk moe-ffn-hidden-size "
-    "moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor moe-router-group-topk "
-    "micro-batch-size global-batch-size tp-comm-overlap"
+    "untie-embeddings-and-output-weights num-experts moe-grouped-gemm moe-router-topk moe-ffn-hidden-size "
+    "moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor moe-router-num-groups "
+    "moe-router-group-topk micro-batch-size global-batch-size tp-comm-overlap"
 )
 """Flags that are written or read."""
 _PARTIAL = ("layernorm", "moe_act", "mla_up_proj")

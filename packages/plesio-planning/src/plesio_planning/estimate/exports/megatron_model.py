@@ -9,6 +9,9 @@ from plesio_planning.estimate.model import Transformer
 
 __all__ = ["model_flags", "sizes_of"]
 
+_GROUPS = 8
+"""Groups of experts, of which a token may go to a few: those of DeepSeek-V2 and V3."""
+
 
 def model_flags(model: Transformer) -> Iterator[str]:
     """Yield the flags of a model, without their dashes.
@@ -56,6 +59,7 @@ def model_flags(model: Transformer) -> Iterator[str]:
 
 def _of_experts(model: Transformer) -> Iterator[str]:
     yield f"num-experts {model.num_experts}"
+    yield "moe-grouped-gemm"  # without it Megatron refuses to compute activations of experts again
     yield f"moe-router-topk {model.experts_per_token}"
     yield f"moe-ffn-hidden-size {model.ffn_size}"
     if model.shared_ffn_size:
@@ -65,7 +69,11 @@ def _of_experts(model: Transformer) -> Iterator[str]:
     if model.capacity_factor != 1:
         yield f"moe-expert-capacity-factor {model.capacity_factor:g}"
     if model.expert_hosts is not None:
-        yield f"moe-router-group-topk {model.expert_hosts}"
+        if model.num_experts % _GROUPS or model.expert_hosts > _GROUPS:
+            raise ArgumentError(
+                f"`expert_hosts` {model.expert_hosts} are not of {_GROUPS} groups of experts; leave it out"
+            )
+        yield from (f"moe-router-num-groups {_GROUPS}", f"moe-router-group-topk {model.expert_hosts}")
 
 
 def sizes_of(flags: Flags) -> dict[str, Any]:
