@@ -137,7 +137,7 @@ def largest(model: nn.Module, task: Task, data: Any, stages: Sequence[Stage]) ->
 def limit(delay: float, *, beta1: float, ahead: float) -> float:
     """Return the largest stable κ of ``w - κ m``, ``m = β1 m + (1-β1) ŵ``, ŵ being ``w + ahead Δ`` of updates ago.
 
-    Of a delay between two whole numbers, the mean of gradients with either.
+    A delay between two whole numbers is a mean of gradients with either.
     """
     whole = math.floor(delay)
 
