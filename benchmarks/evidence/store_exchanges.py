@@ -249,7 +249,7 @@ def show_compress() -> None:
 
 def show_options() -> None:
     """Print what DiLoCo's options on the store come to."""
-    high = "diloco:8,exchange=store,outer_momentum=0.6"
+    high = "diloco:8,exchange=store"
     policies = (ON_STORE, f"{ON_STORE},fragments=4", f"{ON_STORE},late=heloco", f"{ON_STORE},quorum=2",
                 f"{ON_STORE},quorum=2,merge=rda", high, f"{high},late=heloco")  # fmt: skip
     run = {"samples": 6_000}

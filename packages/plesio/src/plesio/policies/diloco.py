@@ -64,7 +64,7 @@ class DiLoCo(Policy):
         grace: Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take.
         weight: A delta counts the same in the mean (``equal``) or by its samples (``tokens``), on the store.
         steps: Slow workers make as many local steps as others (``even``), or fewer in proportion (``dynamic``).
-        late: A delta from an older version of θ counts as it is (``plain``), or without its part against the outer
+        late: A delta from an older version of θ counts as it is (``plain``), or with less of its part along the outer
             momentum (``heloco``), on the store.
         compression: Compression of outer gradients.
 

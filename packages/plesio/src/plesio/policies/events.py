@@ -288,7 +288,7 @@ class Apply(_Tagged, frozen=True, kw_only=True):
         by_samples: True if an update counts in the mean by the samples that it is made of.
         fragment: Number of the group of tensors that they are of, whose optimizer's rounds are its own.
         by_directions: True if the mean is that of their lengths in the mean of their directions.
-        corrected: True if those with a staleness lose what points against the outer momentum.
+        corrected: True if those with a staleness lose some of what points along the outer momentum.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("share", "age", "by_samples", "fragment", "by_directions", "corrected")

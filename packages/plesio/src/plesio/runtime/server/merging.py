@@ -7,19 +7,19 @@ parts.
 ``r = Σ w |d|`` and the mean direction ``u = Σ w d/|d|``.
 
 *Late deltas* are corrected after an idea of HeLoCo (arXiv 2606.00271), of which only a summary was at hand; the formula
-is ours. Let g = -d be a late delta as a gradient and v the outer momentum. If they point apart, g loses its part along
-v, and otherwise stays:
+is ours. Let g = -d be a late delta as a gradient, v the outer momentum and μ its factor. If they point the same way, g
+loses the share μ of its part along v, and otherwise stays:
 
-    g <- g - min(0, g·v / v·v) v
+    g <- g - μ max(0, g·v / v·v) v
 
-So what is old cannot undo where all have been going meanwhile.
+Steps in the direction of v have been made since the delta's worker set out, and g asks for them once more.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-__all__ = ["along_momentum", "mean_by_directions", "mean_of"]
+__all__ = ["corrected", "mean_by_directions", "mean_of"]
 
 Counted = Sequence[tuple[torch.Tensor, int]]
 """Values of a slice, each with the number by which it counts."""
@@ -49,15 +49,15 @@ def mean_by_directions(values: Counted, count: int) -> torch.Tensor:
     return direction * (radius / (float(torch.linalg.vector_norm(direction)) or 1.0))
 
 
-def along_momentum(delta: torch.Tensor, momentum: torch.Tensor | None) -> torch.Tensor:
-    """Return a late delta without its part against the outer momentum, which is of gradients.
+def corrected(delta: torch.Tensor, velocity: torch.Tensor | None, *, momentum: float) -> torch.Tensor:
+    """Return a late delta with less of its part along the outer momentum, which is of gradients.
 
-    >>> along_momentum(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 0.0]))
-    tensor([0., 2.])
-    >>> along_momentum(torch.tensor([-1.0, 2.0]), torch.tensor([4.0, 0.0]))
-    tensor([-1.,  2.])
+    >>> corrected(torch.tensor([-1.0, 2.0]), torch.tensor([4.0, 0.0]), momentum=0.5)
+    tensor([-0.5000,  2.0000])
+    >>> corrected(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 0.0]), momentum=0.5)
+    tensor([1., 2.])
     """
-    if momentum is None:
+    if velocity is None:
         return delta
-    against = float(torch.sum(delta * momentum))
-    return delta if against <= 0 else delta.sub(momentum, alpha=against / float(torch.sum(momentum * momentum)))
+    along = -float(torch.sum(delta * velocity))
+    return delta if along <= 0 else delta.add(velocity, alpha=momentum * along / float(torch.sum(velocity * velocity)))

@@ -41,7 +41,7 @@ from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_s
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.interleaved import InterleavedOptimizer
 from plesio.runtime.server.island_parts import IslandPayloads, put_together, taken_apart
-from plesio.runtime.server.merging import along_momentum, mean_by_directions, mean_of
+from plesio.runtime.server.merging import corrected, mean_by_directions, mean_of
 
 __all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
 
@@ -292,10 +292,11 @@ class Shard:
     ) -> torch.Tensor:
         """Return the mean of the deltas of a slice, as the order has it made."""
         assert self._optimizer is not None
-        momentum = self._optimizer.state.get(self._tensors[index], {}).get("momentum_buffer")
+        velocity = self._optimizer.state.get(self._tensors[index], {}).get("momentum_buffer")
+        momentum = self._optimizer.param_groups[0].get("momentum", 0.0)
         late = order.late or [False for _ in pending]
         values = [
-            (along_momentum(one.values[index], momentum) if is_late else one.values[index], number)
+            (corrected(one.values[index], velocity, momentum=momentum) if is_late else one.values[index], number)
             for one, number, is_late in zip(pending, counts, late, strict=True)
             if index in one.values
         ]

@@ -176,7 +176,7 @@ class Reference:
             self.end_round(fragment)
 
     def mean(self, deltas: Sequence[Tensor], action: Apply) -> Tensor:
-        """Tensor by tensor: of late deltas without what is against the momentum, and perhaps by directions."""
+        """Tensor by tensor: of late deltas with less of what is along the momentum, and perhaps by directions."""
         velocities = self.velocity[self.places[action.fragment]].split(self.sizes[action.fragment])
         merged = []
         for velocity, *parts in zip(
@@ -193,10 +193,11 @@ class Reference:
             merged.append(mean * (radius / (float(mean.norm()) or 1.0)) if action.by_directions else mean)
         return torch.cat(merged)
 
-    @staticmethod
-    def turned(delta: Tensor, velocity: Tensor) -> Tensor:
-        along = float((delta * velocity).sum())
-        return delta if along <= 0 else delta.sub(velocity, alpha=along / float((velocity * velocity).sum()))
+    def turned(self, delta: Tensor, velocity: Tensor) -> Tensor:
+        along = -float((delta * velocity).sum())
+        if along <= 0:
+            return delta
+        return delta.add(velocity, alpha=self.mu * along / float((velocity * velocity).sum()))
 
     def end_round(self, fragment: int) -> None:
         if not self.part[fragment]:
