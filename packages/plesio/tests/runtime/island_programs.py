@@ -118,7 +118,7 @@ def refused(sizes: str, what: str) -> str:
         if what == "partial":
             model = nn.Linear(4, 4)
             model.weight = nn.Parameter(DTensor.from_local(torch.ones(4, 4), island.mesh, [Partial()]))
-        policy = "bsp" if what == "policy" else "asp"
+        policy = "asp" if what == "partial" else what
         plesio.join(model, torch.optim.SGD(model.parameters(), lr=0.1), policy=policy)
     except plesio.PlesioError as error:
         return str(error)

@@ -27,6 +27,8 @@ ROUNDS = [
     ("fsdp", "bsp,exchange=store", "momentum"),
     ("ddp|tensor", "local_sgd:3,exchange=store", "AdamW"),
     ("fsdp", "diloco:3,exchange=store,quorum=2", "AdamW"),
+    ("fsdp", "local_sgd:3", "AdamW"),
+    ("tensor", "diloco:3", "momentum"),
 ]
 
 
@@ -124,12 +126,16 @@ def test_a_process_finds_its_island(sizes: str, on_host: int, worker: int, rank:
 
 
 @pytest.mark.parametrize(
-    ("what", "line"),
-    [("policy", "bsp cannot train islands"), ("partial", "of which islands exchange no parts")],
+    ("what", "sizes", "line"),
+    [
+        ("bsp", "2", "bsp cannot train islands"),
+        ("local_sgd:4", "2,1", "islands of 2, 1 ranks cannot average their parts"),
+        ("partial", "2", "of which islands exchange no parts"),
+    ],
 )
-def test_islands_refuse_what_they_cannot_do(what: str, line: str):
-    with LocalJob(2) as job:
-        found = values_of(job.run(PROGRAMS, "refused", timeout_s=LIMIT_S, sizes="2", what=what))
+def test_islands_refuse_what_they_cannot_do(what: str, sizes: str, line: str):
+    with LocalJob(sum(map(int, sizes.split(",")))) as job:
+        found = values_of(job.run(PROGRAMS, "refused", timeout_s=LIMIT_S, sizes=sizes, what=what))
     assert all(line in one for one in found), found
 
 

@@ -30,17 +30,22 @@ def asked_for(place: WorkerPlace | None) -> Island | None:
     return island() if (place is not None and place.island is not None) or _made else None
 
 
-def check_island(policy: Policy, options: JoinOptions, *, scales: bool, saves: bool, is_alone: bool) -> None:
+def check_island(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None, scales: bool, saves: bool) -> None:
     """Refuse what an island cannot do, in one line.
 
     Raises:
         ConfigError: There is something.
     """
-    if not is_alone and (policy.exchange != "store" or policy.inner is not None or policy.adapts):
+    averages = policy.update == "delta" and policy.merge == "mean" and policy.moments == "own" and policy.hook is None
+    if place is not None and (
+        policy.inner is not None or policy.adapts or not (policy.exchange == "store" or averages)
+    ):
         raise ConfigError(
-            f"{policy.spec} cannot train islands: their ranks hold parts of a replica; use a policy on the store "
-            "(ssp, asp, local_sgd or diloco with exchange=store)"
+            f"{policy.spec} cannot train islands, whose ranks hold parts of a replica; use local_sgd or diloco, or a "
+            "policy on the store (ssp, asp)"
         )
+    if place is not None and place.late and policy.exchange != "store":
+        raise ConfigError(f"no island can join {policy.spec} while it runs; one can with exchange=store")
     if policy.compression != NO_COMPRESSION:
         raise ConfigError(
             f"{policy.spec}: the ranks of an island push parts of tensors, as they are; leave compress out"

@@ -134,7 +134,7 @@ def join(
     one = as_one(model, optimizer)
     island = asked_for(place)
     if island is not None:
-        check_island(chosen, options, scales=scaler is not None, saves=setting is not None, is_alone=place is None)
+        check_island(chosen, options, place=place, scales=scaler is not None, saves=setting is not None)
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)
@@ -305,7 +305,7 @@ class _Run:
                     info=self.options.info,
                     folder=self.folder,
                     snapshot_every=self.options.snapshot_every,
-                    elastic=self.options.elastic and not policy.shards,
+                    elastic=self.options.elastic and not policy.shards and self.replica.island is None,
                     log_bytes=self.options.log_bytes,
                     total_samples=total_samples,
                 ),

@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import GroupName
 
+from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.meeting import REGROUP_TIMEOUT, gloo_interface, gpu_of, meet, meeting_store, process_group
 from plesio.runtime.rendezvous import Rendezvous
 from plesio.runtime.transport import TcpTraffic
@@ -46,8 +48,51 @@ class ProcessGroups:
         self._whole = True
         """True while the group is that of all workers, and none has called it off."""
 
+    def _rail(self, *, rack: int) -> TorchGroup:
+        """Make the group of this rank of an island and those of its number in all others, which hold alike parts.
+
+        torch's default group is the island's, so this is one beside it, on Gloo.
+
+        Raises:
+            ConfigError: The islands are not equally large.
+            TransportError: Not all have come in time.
+        """
+        place, meeting, at = self._place, self._rendezvous, f"rail/{self._num_groups}"
+        self._num_groups += 1
+        assert place.island is not None
+        if place.leads:
+            meeting.store.set(f"{at}/size/{place.rank}", str(place.island.size))
+        sizes = [meeting.get(f"{at}/size/{worker}") for worker in range(place.num_workers)]
+        if len(set(sizes)) > 1:
+            raise ConfigError(f"islands of {', '.join(sizes)} ranks cannot average their parts; use exchange=store")
+        own, world = PrefixStore(f"{at}/{place.island.rank}", meeting.store), distributed_c10d._world
+        timeout = datetime.timedelta(seconds=meeting.meet_s)
+        with self._connecting():
+            try:
+                ranks, _ = distributed_c10d._new_process_group_helper(
+                    place.num_workers,
+                    place.rank,
+                    [],
+                    "gloo",
+                    own,
+                    group_name=GroupName(f"{meeting.job}/{at}"),
+                    timeout=timeout,
+                )
+                world.pg_group_ranks[ranks] = {place.island.rank: place.rank}
+                dist.barrier(group=ranks)  # connections are made at the first use
+            except RuntimeError as error:
+                raise TransportError(f"another island has not come ({str(error).splitlines()[0]})") from error
+        distributed_c10d._set_pg_timeout(dist.default_pg_timeout, ranks)
+        return TorchGroup(ranks, rack=rack)
+
     def group(self, device_type: str, *, rack: int) -> TorchGroup:
-        """Return the group of all ranks that the job began with, made at the first call (all of them call it)."""
+        """Return the group of all ranks that the job began with, made at the first call (all of them call it).
+
+        Of an island's rank it is the group of its number in all islands.
+        """
+        if self._place.island is not None:
+            self._group = self._group or self._rail(rack=rack)
+            return self._group
         if self._agreed_run < self._run:
             self._agree_on_group()
         if self._group is None or not dist.is_initialized():
@@ -162,6 +207,8 @@ class ProcessGroups:
 
     def close(self) -> None:
         """Leave the group; may be called twice."""
+        if self._place.island is not None and self._group is not None and dist.is_initialized():
+            dist.destroy_process_group(self._group.process_group)
         if self._made:
             self._destroy_process_group()
         self._group, self._made = None, False

@@ -104,7 +104,7 @@ class DistributedWorld:
         self._members: Sequence[int] = range(self.num_workers)
         self._without: WithoutServer | None = None
         """The way to go on if the server is lost; None if the run ends then."""
-        if can_do_without_server(terms.policy):
+        if can_do_without_server(terms.policy) and island is None:
             self._without = WithoutServer(
                 terms, num_workers=self.num_workers, worker=self.rank, rack=job.rack, meter=timeline.meter
             )
@@ -220,7 +220,8 @@ class DistributedWorld:
             )
         if self._island is not None and _from_collective(error):
             self._is_broken = True
-            return WorkerLostError.of_island(self.rank)
+            known = None if self._heartbeat is None or not self.terms.policy.has_collectives else self._heartbeat
+            return (None if known is None else known.wait_for_failure()) or WorkerLostError.of_island(self.rank)
         if self._heartbeat is not None and _from_collective(error):
             return self._heartbeat.wait_for_failure()
         return self._failure()

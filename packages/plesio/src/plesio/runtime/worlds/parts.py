@@ -17,6 +17,7 @@ from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.island_client import IslandClient
+from plesio.runtime.worker.exchange.island_layout import check_alike
 from plesio.runtime.worker.exchange.racks import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
@@ -61,7 +62,9 @@ class Parts:
 
     def make(self) -> SessionParts:
         """Make the exchange of the policy, and the way in which samples and metrics are shared under it."""
-        if self.policy.exchange == "collective":
+        if self.policy.exchange == "collective" and self.replica.island is not None:
+            parts = self._islands_on_collective()
+        elif self.policy.exchange == "collective":
             parts = self._on_collective()
         elif self.policy.inner is None:
             parts = self._on_store()
@@ -109,6 +112,17 @@ class Parts:
             store.offer()
         self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.stepper.settings))
         return store
+
+    def _islands_on_collective(self) -> SessionParts:
+        """Make the parts of an island's rank, which averages its parts with the ranks of its number elsewhere."""
+        self.steps.go_on_from(
+            self.world.join(layout=self.replica.tensors.digest(), optimizer=self.replica.stepper.settings)
+        )
+        group = self._group()
+        check_alike(self.replica, group.current)
+        exchanges = self._exchanges(group, gauge=None, seed=self.world.info.seed, watch=None)
+        exchanges.make_equal()
+        return self._parts(exchanges.build(self.policy), self._in_rounds(group))
 
     def _on_collective(self) -> SessionParts:
         # first: nobody may wait in a collective for one who disagrees

@@ -34,6 +34,7 @@ from plesio.runtime.worker.exchange.exchange import (
 from plesio.runtime.worker.exchange.flat import parts_of
 from plesio.runtime.worker.exchange.fragments import check_fragments, fragments_of
 from plesio.runtime.worker.exchange.group import Summing, takes_blame
+from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
@@ -107,7 +108,7 @@ class AveragingExchange(CollectiveExchange):
         self._fragments = [_Fragment() for _ in range(policy.fragments)]
         # buffers are averaged as they are; with deltas, the exchange must know when the script sets the replica anew
         if deltas is None:
-            self._average([(name, tensor) for name, tensor, _, _ in replica.tensors.exchanged()])
+            self._average([(name, local_part(tensor)) for name, tensor, _, _ in replica.tensors.exchanged()])
         else:
             self._average_deltas(deltas)
             replica.held_by(self)
@@ -151,7 +152,8 @@ class AveragingExchange(CollectiveExchange):
         places = fragments_of([p.numel() for _, p in parameters], num_fragments=len(self._fragments))
         for number, fragment in enumerate(self._fragments):
             outer = deltas.outer[number] if deltas.outer else {}
-            for named in _by_dtype([parameters[place] for place in places[number]]):
+            own = [(name, local_part(p)) for name, p in (parameters[place] for place in places[number])]
+            for named in _by_dtype(own):
                 reducer: Reducer | None = None
                 if deltas.make_reducer is not None:
                     compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
@@ -164,6 +166,7 @@ class AveragingExchange(CollectiveExchange):
                         averages=self._policy.merge,
                         group=self._group,
                         met=self._met,
+                        island=self._replica.island,
                     )
                 )
         if compressed:

@@ -24,6 +24,7 @@ from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
 from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
+from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.post_local import PostLocalExchange
@@ -85,7 +86,7 @@ class CollectiveExchanges:
     def make_equal(self) -> None:
         """Give all ranks rank 0's parameters, frozen ones too, and buffers, and one loss scale."""
         for tensor in self._replica.tensors.all():
-            self._group.broadcast(tensor)
+            self._group.broadcast(local_part(tensor))
         self.agree_on_scale()
 
     def compare(self, held_steps: HeldSteps | None) -> None:

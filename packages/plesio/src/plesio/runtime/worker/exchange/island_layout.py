@@ -5,6 +5,7 @@ as those of DDP do all and those of a tensor-parallel model its norms, each of t
 a server twice.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -14,14 +15,16 @@ from msgspec.structs import replace
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from plesio.core.errors import TaskError
+from plesio.core.errors import ConfigError, TaskError
 from plesio.protocol.bulk import IslandPart
 from plesio.runtime.parameters.blocks import TensorBlock
 from plesio.runtime.parameters.layout import SliceLayout
+from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.exchange.local_part import local_part
+from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.island import Island
 
-__all__ = ["IslandLayout", "block_of"]
+__all__ = ["IslandLayout", "block_of", "check_alike"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,20 @@ def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
             "Replicate, or as Shard of one dimension, or of the first and one more"
         )
     return block
+
+
+def check_alike(replica: Replica, rail: Group) -> None:
+    """Refuse islands of which ranks of one number hold different parts; all ranks of the rail call it.
+
+    Raises:
+        ConfigError: They do.
+        TaskError: A tensor is placed so that its parts cannot be exchanged.
+    """
+    tensors = [*replica.tensors.exchanged(), *replica.tensors.still()]
+    held = repr([(name, block_of(tensor, name=name)) for name, tensor, _, _ in tensors])
+    digest = torch.tensor(list(hashlib.sha256(held.encode()).digest()[:8]))
+    if any(not torch.equal(other, digest) for other in rail.all_gather(digest).wait()):
+        raise ConfigError("islands that are sharded otherwise cannot average their parts; use exchange=store")
 
 
 def _share(name: str, everywhere: Sequence[Mapping[str, list[int]]], *, rank: int, block: TensorBlock) -> TensorBlock:

@@ -37,6 +37,7 @@ from plesio.runtime.worker.exchange.group import Summing, Work
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import all_finite
+from plesio.runtime.worker.island import Island
 
 __all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean"]
 
@@ -108,6 +109,7 @@ class DeltaMean:
         outer: Makes a step of the mean; None: it is the mean.
         own_share: α, where the base is what workers share; None where it is a mean of theirs.
         met: Called with the tensors and the mean delta, flat, before anything becomes of it; not where it is refused.
+        island: Its ranks, each with a part of the tensors, refuse a mean together.
     """
 
     def __init__(
@@ -120,8 +122,10 @@ class DeltaMean:
         averages: MergeKind,
         group: Summing,
         met: Met,
+        island: Island | None = None,
     ) -> None:
         self.named = named
+        self._island = island
         self.tensors = [tensor for _, tensor in named]
         self.kept_back = False
         """True if something has not been sent yet."""
@@ -168,7 +172,8 @@ class DeltaMean:
 
     def merge(self, *, stepped: bool) -> Tensor:
         """Merge it, unless it is not finite, which all ranks see alike; return the base."""
-        self.refused = not all_finite([self._mean])
+        finite = all_finite([self._mean])
+        self.refused = not (finite if self._island is None else self._island.all_agree(finite))
         self.sent_finite = not self.refused or all_finite([self._own])
         if self.refused:
             self._mean.zero_()
