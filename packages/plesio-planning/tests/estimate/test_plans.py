@@ -167,3 +167,16 @@ def test_a_given_margin_is_sure_and_stretches_the_run():
     assert isinstance(plan, RunPlan)
     assert plan.total_s == plan.training.total_s
     assert other.total_s == 2 * other.training.total_s
+
+
+def test_numbers_that_fill_no_hosts_of_a_kind_leave_it_out():
+    machines = [parse_machine("8xh100"), parse_machine("16xtrainium2")]
+    found = find_plans(MODEL, machines, limits=Limits(**DAY), tokens=1e12, global_batch=512, num_devices=(24, 40))
+    assert {plan.training.machine.name for plan in found.plans} == {"24xh100", "40xh100"}
+    assert found.refused == {"trainium2": "not in whole hosts of such numbers"}
+    refusal = refusal_of(
+        lambda: find_plans(
+            MODEL, machines[1:], limits=Limits(**DAY), tokens=1e12, global_batch=512, num_devices=(24, 40)
+        )
+    )
+    assert "trainium2 is not in whole hosts of such numbers" in refusal

@@ -14,10 +14,10 @@ from plesio_planning.estimate.step import estimate_step
 __all__ = ["OTHER_ERROR", "STEP_ERRORS", "UNTESTED_ERROR", "step_error", "step_notes"]
 
 STEP_ERRORS: Mapping[SoftwareName, float] = {
-    "deepspeed-2021": 0.164,
+    "deepspeed-2021": 0.166,
     "current": 0.082,
     "megatron-deepspeed-2022": 0.078,
-    "fsdp-2023": 0.07,
+    "fsdp-2023": 0.072,
     "megatron-2022": 0.041,
     "megatron-core": 0.034,
     "megatron-2021": 0.026,

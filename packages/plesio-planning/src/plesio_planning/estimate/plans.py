@@ -33,6 +33,7 @@ _MOST_DEVICES = 32_768
 _NO_CHANCE = 0.01
 """Chance below which a plan is none."""
 _NO_ROOM, _NO_LAYOUT = "short of memory", "without such a layout"
+_NOT_WHOLE = "not in whole hosts of such numbers"
 _AT_BEST = 2.0
 """Factor by which a run may beat what is expected of it, for the bounds that leave machines out."""
 _RANGE = 12
@@ -315,12 +316,13 @@ def find_plans(
     for done, machine in enumerate(machines):
         name = machine.accelerator.name
         on_progress(name, done, len(machines))
-        numbers = asked.numbers(machine, most=most) if isinstance(num_devices, int) else list(num_devices)
-        each = few or not isinstance(num_devices, int)
+        given = () if isinstance(num_devices, int) else num_devices
+        numbers = [one for one in given if _whole(one, machine)] if given else asked.numbers(machine, most=most)
+        each = few or bool(given)
         found, shapes[name] = _plans_of_kind(asked, machine, numbers, each=each, few=few)
         plans += found
         if not any(plan.chance >= _NO_CHANCE for plan in found):
-            refused[name] = _why_not(asked, machine, numbers, found)
+            refused[name] = _why_not(asked, machine, numbers, found) if numbers or not given else _NOT_WHOLE
     plans.sort(key=lambda plan: plan.order)
     likely = tuple(plan for plan in plans if plan.chance >= _NO_CHANCE)
     if not likely:
