@@ -7,7 +7,7 @@ other tasks, and `frontier` is of a smaller one.
     python benchmarks/evidence/outer.py policies --only diloco:8,outer_momentum=0.3 --seeds 3
     python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum
     python benchmarks/evidence/outer.py rates --task digits --seeds 2
-    python benchmarks/evidence/outer.py frontier --seeds 2       # local steps by batch, momentum, moments and bits
+    python benchmarks/evidence/outer.py frontier --batches 2,8 --seeds 2    # by batch, H, momentum, moments, bits
 
 ρ is the mean cosine of successive outer gradients. If they agree so from each one to the next, each moves the shared
 parameters by η (1 + μ / (1 - μρ)) of itself in the end: the *effective rate*. `rates` sorts by it.
@@ -71,12 +71,13 @@ SETTINGS = {
     ),
     "digits": Setting(task=f"{__file__}:digits_loss", length={"epochs": 8}),
 }
-BATCHES, FRONTIER_STEPS, FRONTIER_PERIODS = (2, 8, 32), 180, (8, 30)
+FRONTIER_STEPS, FRONTIER_PERIODS = 180, (8, 30)
 FRONTIER = {
     "`local_sgd:H`": "local_sgd:{0}",
     "`diloco:H,outer_momentum=0.3`": "diloco:{0},outer_momentum=0.3",
     "`local_sgd:H,moments=mean`": "local_sgd:{0},moments=mean",
     "the same in 4 bits": "local_sgd:{0},moments=mean,compress=qsgd:4",
+    "after a strict tenth": "switch:bsp/local_sgd:{0},moments=mean,compress=qsgd:4@18",
 }
 LINKS = ("10 Mbit/s", "100 Mbit/s")
 MOMENTA = (0.0, 0.3, 0.6, 0.9)
@@ -234,10 +235,10 @@ def show_rates(setting: Setting, *, seeds: int) -> None:
         print_table(f"diloco:{steps}", columns=columns, rows=[row for _, row in sorted(rows)])
 
 
-def show_frontier(*, seeds: int) -> None:
+def show_frontier(batches: Sequence[int], *, seeds: int) -> None:
     """Print how far the loss ends above bsp's of equal samples, by batch, local steps and kind."""
     rows = []
-    for batch_size in BATCHES:
+    for batch_size in batches:
         length = {"samples": FRONTIER_STEPS * batch_size * 4}
         setting = replace(SETTINGS["small"], batch_size=batch_size, length=length)
         losses = [_loss("bsp", setting, seed=seed) for seed in range(seeds)]
@@ -263,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="a policy, instead of all; may be given again")
     parser.add_argument("--samples", type=int, help="length of a run, instead of an epoch of 14,028")
+    parser.add_argument("--batches", default="2,8,32", help="of the frontier (2,8,32)")
     parser.add_argument("--goal", type=float, help="a perplexity, instead of bsp's final one")
     arguments = parser.parse_args()
     setting = SETTINGS[arguments.task]
@@ -272,7 +274,7 @@ def main() -> None:
     if arguments.what == "rates":
         show_rates(setting, seeds=arguments.seeds)
     elif arguments.what == "frontier":
-        show_frontier(seeds=arguments.seeds)
+        show_frontier([int(size) for size in arguments.batches.split(",")], seeds=arguments.seeds)
     else:
         show_policies(arguments.only or POLICIES, setting, seeds=arguments.seeds, goal=arguments.goal)
 
