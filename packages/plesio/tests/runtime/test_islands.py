@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 
 from plesio.core.errors import ConfigError
+from plesio.runtime import island as island_module
 from plesio.runtime.parameters import TensorBlock
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import LocalJob
@@ -123,6 +124,13 @@ def test_a_process_finds_its_island(sizes: str, on_host: int, worker: int, rank:
     assert place.island is not None
     assert (place.rank, place.island.rank, place.num_hosts) == (worker, rank, hosts)
     assert not place.leads
+
+
+def test_a_script_that_does_not_ask_for_its_island_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(island_module, "_made", [])
+    place = WorkerPlace.from_environment({**VARIABLES, "PLESIO_ISLAND": "2", "LOCAL_WORLD_SIZE": "8"})
+    with pytest.raises(ConfigError, match=r"call it before the model is made"):
+        island_module.asked_for(place)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,19 @@ _made: list[Island] = []
 
 
 def asked_for(place: WorkerPlace | None) -> Island | None:
-    """Return this process's island where it was started as a rank of one, or its script has asked for it."""
-    return island() if (place is not None and place.island is not None) or _made else None
+    """Return this process's island where its script has asked for it, or it was started as one of one rank.
+
+    Raises:
+        ConfigError: It was started as a rank of several, and its script does not know.
+    """
+    started = None if place is None else place.island
+    if started is not None and started.size > 1 and not _made:
+        raise ConfigError(
+            f"this was started as a rank of an island of {started.size}, and the script has not called "
+            "plesio.island(): call it before the model is made, and share the model, or each batch, among its "
+            "ranks; or leave out --island (PLESIO_ISLAND)"
+        )
+    return island() if started is not None or _made else None
 
 
 def check_island(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None, scales: bool, saves: bool) -> None:
@@ -36,6 +47,8 @@ def check_island(policy: Policy, options: JoinOptions, *, place: WorkerPlace | N
     Raises:
         ConfigError: There is something.
     """
+    if saves:  # first, as it makes another policy
+        raise ConfigError("islands take no checkpoints; leave checkpoint out (--checkpoint)")
     averages = policy.update == "delta" and policy.merge == "mean" and policy.moments == "own" and policy.hook is None
     if place is not None and (
         policy.inner is not None or policy.adapts or not (policy.exchange == "store" or averages)
@@ -54,8 +67,6 @@ def check_island(policy: Policy, options: JoinOptions, *, place: WorkerPlace | N
         raise ConfigError(
             "islands train without a loss scaler: leave out scaler=, and use bfloat16 where memory is short"
         )
-    if saves:
-        raise ConfigError("islands take no checkpoints; leave checkpoint out")
     if options.num_replicas > 1:
         raise ConfigError("islands train with one server a host: leave out replicas (--replicas)")
     if options.job is not None:
