@@ -228,7 +228,7 @@ def main() -> None:
         "longest of all, median, most",
         "a start",
         "loss",
-        "",
+        "more loss",
     ]
     print_table(f"`{arguments.policy}`, {WORKERS} workers", columns=columns, rows=rows)
 
