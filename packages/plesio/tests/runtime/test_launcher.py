@@ -18,7 +18,7 @@ import pytest
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime import worker_output
-from plesio.runtime.launcher import JoinDefaults, launch
+from plesio.runtime.launcher import JoinDefaults, launch, listen
 from plesio.runtime.supervisor import WorkerCommand, supervise
 from plesio.runtime.worker_output import Output, Screen
 
@@ -120,7 +120,7 @@ def test_workers_get_torchruns_variables_and_their_arguments(
             **({} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}),
         }
         assert f"[{rank}] and ['--lr', '0.1']\n" in err
-    assert f"plesio run --join 127.0.0.1:{port} {script}" in err
+    assert f"plesio run --join 127.0.0.1:{port} --policy ssp:4 {script}" in err
 
 
 @pytest.mark.slow  # cli/test_grid.py has workers that meet there
@@ -498,6 +498,49 @@ def test_an_error_of_several_workers_is_printed_once(
     found = [line for line in found if not re.fullmatch(r" *[\^~]+ *", line)]
     assert len(found) == len(lines), found
     assert all(re.fullmatch(pattern, line) for pattern, line in zip(lines, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("environment", "num_workers", "line"),
+    [
+        ({"REPLICAS": "2", "POLICY": "asp"}, 2, "--policy asp --replicas 2"),
+        ({"POLICY": "asp", "ISLAND": "2,1"}, 3, "--policy asp --workers 2 --island 2"),
+        ({"CHECKPOINT": "/c", "CHECKPOINT_EVERY": "5 s"}, 2, "--checkpoint /c --every '5 s'"),
+        ({"POLICY": "fsdp"}, 2, None),
+        ({"POLICY": "diloco:8", "ISLAND": "1"}, 2, None),
+    ],
+)
+def test_the_line_to_join_by_has_the_options_of_all_workers_or_is_left_out(
+    environment: dict[str, str],
+    num_workers: int,
+    line: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(f"PLESIO_{name}", value)
+    script = write_script(tmp_path, "")
+    launch(script, num_workers=num_workers)
+    join = re.search(r"more can join with: plesio run --join \S+ (.*)", capfd.readouterr().err)
+    assert (join and join[1]) == (line and f"{line} {script}")
+
+
+def test_none_joins_a_worker_that_trains_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    script = write_script(tmp_path, "if rank == 0: wait_until(pathlib.Path('done').exists)")
+    with listen(0) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "plesio", "run", "--port", str(port), str(script)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as host:
+        try:
+            assert host.stderr is not None
+            assert host.stderr.readline() == "plesio: 1 worker\n"
+            with pytest.raises(ConfigError, match="one worker trains there, alone; start its job with --workers 2"):
+                launch(script, join=f"127.0.0.1:{port}")
+            (tmp_path / "done").touch()
+            assert host.wait(timeout=DEADLINE_S) == 0
+        finally:
+            host.kill()
 
 
 def test_a_script_that_never_joins_is_told_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

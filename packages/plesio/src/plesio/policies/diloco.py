@@ -142,12 +142,13 @@ class DiLoCo(Policy):
         if self.merge == "rda" and self.quorum == 1 and self.grace == 0:
             raise PolicySpecError(
                 "diloco: merge=rda is of deltas in a mean, and with a quorum of 1 and no grace each is merged by "
-                "itself; write a quorum of 2 or more, or leave merge out"
+                "itself; write a quorum of 2 or more or a grace above 0, or leave merge out"
             )
         if self.late == "heloco" and (self.outer != "nesterov" or not self.outer_momentum):
+            instead = "outer=nesterov" if self.outer != "nesterov" else "an outer_momentum above 0"
             raise PolicySpecError(
                 "diloco: late=heloco turns late deltas by the outer momentum, which outer=nesterov alone has on the "
-                "store; write an outer_momentum above 0, or leave late out"
+                f"store; write {instead}, or leave late out"
             )
         if self.delay >= self.period:
             raise PolicySpecError(
@@ -167,7 +168,7 @@ class DiLoCo(Policy):
         if self.weight == "tokens" and self.quorum == 1 and self.grace == 0:
             raise PolicySpecError(
                 "diloco: weight is of deltas in a mean, and with a quorum of 1 and no grace each is merged by itself; "
-                "write a quorum of 2 or more, or leave weight out"
+                "write a quorum of 2 or more or a grace above 0, or leave weight out"
             )
         if self.steps == "dynamic" and self.delay == self.period - 1:
             raise PolicySpecError(

@@ -63,8 +63,8 @@ class Switch(SteeredPolicy):
         for policy in self.policies:
             if not policy.can_be_stage:
                 raise PolicySpecError(
-                    f'switch: "{policy.spec}" cannot be switched to; write bsp, local_sgd, diloco, ssp, asp or '
-                    "hier, and no exchange=store"
+                    f'switch: "{policy.spec}" cannot be a stage; write bsp or local_sgd on the collective, diloco, '
+                    "ssp, asp or hier"
                 )
         for before, after in pairwise(self.clocks):
             if after <= before:

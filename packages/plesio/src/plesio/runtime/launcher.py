@@ -14,7 +14,6 @@ was stopped is not, nor one that never began: a run that was refused once would 
 
 import contextlib
 import os
-import shlex
 import sys
 import time
 import uuid
@@ -39,6 +38,7 @@ from plesio.runtime.job_store import (
     parse_address,
     serve_store,
 )
+from plesio.runtime.join_line import join_line, trains_alone
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.started_islands import StartedIslands
 from plesio.runtime.supervisor import JobOutcome, WorkerCommand, supervise
@@ -65,6 +65,9 @@ __all__ = ["JoinDefaults", "Program", "host_job", "launch", "listen", "serve_sto
 
 _GRID_KEY = "plesio/grid"
 """In the job's store: the grid that its workers have from the command line; empty if none."""
+
+_ALONE_KEY = "plesio/alone"
+"""In the job's store, where its only worker trains alone."""
 
 _MOST_WORKERS = 4096
 """Far more than a machine has cores for, and few enough to be started at all."""
@@ -267,14 +270,16 @@ def host_job(
         def host_store() -> None:
             with site.here():
                 stores.append(serve_store(listener, num_workers=len(islands.sizes)))
-            stores[0].set(NEXT_PROCESS_KEY, str(num_workers))
-            stores[0].set(NAME_KEY, name)
             stores[0].set(ENDED_KEY, ",".join(map(str, past)))
-            stores[0].set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))
-            line = shlex.join([str(program.script), *program.args])
-            join = f"; more can join with: plesio run --join {site.address}:{master_port} {line}"
+            _enter(program, stores[0], name=name, num_workers=num_workers)
+            join = join_line(
+                [str(program.script), *program.args],
+                address=f"{site.address}:{master_port}",
+                environment=program.environment,
+                sizes=islands.sizes,
+            )
             known.append(stores[0].num_keys())
-            outlet.say(f"{islands.title}{join if site is THIS_HOST else ''}")
+            outlet.say(f"{islands.title}{f'; more can join with: {join}' if join and site is THIS_HOST else ''}")
 
         ranks = range(num_workers)
         meet = _Meeting(site, master_port, secret)
@@ -322,10 +327,21 @@ def host_job(
     return outcome, begun
 
 
+def _enter(program: Program, store: "TCPStore", *, name: str, num_workers: int) -> None:
+    """Set in the job's store what those that join it read."""
+    store.set(NEXT_PROCESS_KEY, str(num_workers))
+    store.set(NAME_KEY, name)
+    if trains_alone(program.environment, num_processes=num_workers):
+        store.set(_ALONE_KEY, "")
+    store.set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))  # the last: `_join` waits for it
+
+
 def _join(program: Program, *, num_workers: int | None, address: str) -> int:
     host, master_port = parse_address(address)
     store = connect(host, master_port, key=NEXT_RANK_KEY, to="join")
     grid = str(store.get(_GRID_KEY), encoding="utf-8")
+    if store.check([_ALONE_KEY]):
+        raise ConfigError(f"--join {address}: one worker trains there, alone; start its job with --workers 2 or more")
     if grid:
         program = replace(program, environment={**program.environment, GRID_VARIABLE: grid})
     if num_workers is None:

@@ -5,6 +5,7 @@
 spaces around the parts do not matter.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -95,30 +96,32 @@ def _options(options: Sequence[str], *, own: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in options:
         key, colon, value = (part.strip() for part in option.partition(":"))
-        field = key.removeprefix("no_")
+        name = key.removeprefix("no_")
+        field, usual = _OWN_OPTIONS.get(name, (name, None))
         if field in values:
-            raise PolicySpecError(f'"{field}" is given twice; write it once')
+            raise PolicySpecError(f'"{name}" is given twice; write it once')
         if key in ("feedback", "no_feedback") and not colon:
             values[field] = key == "feedback"
         elif key == "guard":
             values[field] = _guard(value)
         elif key in of_its_own:
-            name, usual = _OWN_OPTIONS[key]
-            values[name] = _number(key, value) if colon else usual
+            values[field] = _number(key, value) if colon else usual
         else:
             raise PolicySpecError(f'unknown option "{option}"; {nearest(key, sorted((*own, *_OPTIONS)))}')
     return values
 
 
 def _number(key: str, value: str) -> int:
-    try:
-        return whole(value)
-    except ValueError:
-        raise PolicySpecError(f'{key} is "{value}"; write a whole number, as in "chunks:4096" or "bits:2"') from None
+    if not re.fullmatch("0*[1-9][0-9]*", value):
+        raise PolicySpecError(f'{key} is "{value}"; write a whole number above 0, as in "chunks:4096" or "bits:2"')
+    return whole(value)
 
 
 def _guard(value: str) -> float:
     try:
-        return float(value)
+        multiple = float(value)
     except ValueError:
-        raise PolicySpecError(f'guard is "{value}"; write a multiple above 0, as in "guard:20"') from None
+        multiple = math.nan
+    if not 0 < multiple < math.inf:
+        raise PolicySpecError(f'guard is "{value}"; write a multiple above 0, as in "guard:20"')
+    return multiple
