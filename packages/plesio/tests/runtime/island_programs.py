@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,7 +45,11 @@ def shared_by(way: str, model: nn.Module, island: Any) -> nn.Module:
             fully_shard(layer, mesh=island.mesh)
         fully_shard(model, mesh=island.mesh)
     elif way == "tensor":
-        parallelize_module(model, island.mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        norm = SequenceParallel(sequence_dim=0)  # whose gradients are parts of sums
+        row = RowwiseParallel(output_layouts=Shard(0), use_local_output=False)
+        parallelize_module(model, island.mesh, {"0": ColwiseParallel(), "2": row, "3": norm})
+        model[3].weight.requires_grad_(False)
+        model.register_forward_hook(lambda *called: called[-1].full_tensor())
     elif way == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     return model

@@ -12,19 +12,17 @@ from dataclasses import astuple, dataclass
 
 import torch
 from msgspec.structs import replace
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from plesio.core.errors import ConfigError, TaskError
 from plesio.protocol.bulk import IslandPart
 from plesio.runtime.parameters.blocks import TensorBlock
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.exchange.group import Group
-from plesio.runtime.worker.exchange.local_part import local_part
+from plesio.runtime.worker.exchange.local_part import block_of
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.island import Island
 
-__all__ = ["IslandLayout", "block_of", "check_alike"]
+__all__ = ["IslandLayout", "check_alike"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +65,6 @@ class IslandLayout:
             for slices in layout.servers
         )
         return cls(_local(layout, sent, held=received), _local(layout, received, held=received), parts)
-
-
-def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
-    """Return the part of ``tensor`` that this rank holds.
-
-    Raises:
-        TaskError: It cannot be exchanged: a part of a sum, or of dimensions that do not lie next to each other.
-    """
-    if not isinstance(tensor, DTensor):
-        return TensorBlock(width=1, row=0, num_rows=tensor.numel(), column=0, num_columns=1)
-    placements = tensor.placements
-    block = None
-    if all(type(one) is Shard or one.is_replicate() for one in placements):
-        sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
-        if tuple(sizes) == tuple(local_part(tensor).shape):
-            block = TensorBlock.of_box(tensor.shape, offsets=offsets, sizes=sizes)
-    if block is None:
-        raise TaskError(
-            f'"{name}" is placed as {", ".join(map(str, placements))}, of which islands exchange no parts; place it as '
-            "Replicate, or as Shard of one dimension, or of the first and one more"
-        )
-    return block
 
 
 def check_alike(replica: Replica, rail: Group) -> None:

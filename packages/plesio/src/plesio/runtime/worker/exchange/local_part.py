@@ -1,9 +1,13 @@
 """The part of a tensor that this rank holds: of a `DTensor` its local one, else all of it."""
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-__all__ = ["local_part", "whole_tensor"]
+from plesio.core.errors import TaskError
+from plesio.runtime.parameters.blocks import TensorBlock
+
+__all__ = ["block_of", "local_part", "whole_tensor"]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -18,3 +22,25 @@ def whole_tensor(like: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     mesh, placements = like.device_mesh, like.placements
     on_device = part.to(like.device)
     return DTensor.from_local(on_device, mesh, placements, shape=like.shape, stride=like.stride()).full_tensor()
+
+
+def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
+    """Return the part of ``tensor`` that this rank holds.
+
+    Raises:
+        TaskError: It cannot be exchanged: a part of a sum, or of dimensions that do not lie next to each other.
+    """
+    if not isinstance(tensor, DTensor):
+        return TensorBlock(width=1, row=0, num_rows=tensor.numel(), column=0, num_columns=1)
+    placements = tensor.placements
+    block = None
+    if all(type(one) is Shard or one.is_replicate() for one in placements):
+        sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
+        if tuple(sizes) == tuple(local_part(tensor).shape):
+            block = TensorBlock.of_box(tensor.shape, offsets=offsets, sizes=sizes)
+    if block is None:
+        raise TaskError(
+            f'"{name}" is placed as {", ".join(map(str, placements))}, of which islands exchange no parts; place it as '
+            "Replicate, or as Shard of one dimension, or of the first and one more"
+        )
+    return block

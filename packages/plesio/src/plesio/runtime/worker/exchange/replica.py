@@ -11,6 +11,7 @@ from torch.amp import GradScaler
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizers import parts_of
+from plesio.runtime.worker.exchange.alike_gradients import check_gradients, place_gradients
 from plesio.runtime.worker.exchange.local_part import local_part, whole_tensor
 from plesio.runtime.worker.exchange.replica_tensors import ReplicaTensors
 from plesio.runtime.worker.exchange.stepper import Stepper
@@ -169,10 +170,17 @@ class Replica:
         """Warn of a step without a gradient, and, at the first, of gradients that a scaler has scaled.
 
         One worker ``looks`` for such a scaler for all, since their scripts are alike.
+
+        Raises:
+            TaskError: At the first step, ranks of an island have different gradients of what they hold alike.
         """
         if not self.has_gradients():
             warn(_NO_GRADIENT)
+        if self.island is not None:
+            place_gradients(self.parameters)
         if not self._has_stepped:
+            if self.island is not None and self.island.size > 1:
+                check_gradients(self.parameters, self.island)
             self._has_stepped = True
             if looks and self.scaling is None and (line := stray_scaler()) is not None:
                 warn(line)
