@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 
-from plesio.core.errors import ConfigError
+from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime import island as island_module
 from plesio.runtime.parameters import TensorBlock
 from plesio.runtime.worker.environment import WorkerPlace
+from plesio.runtime.worker.exchange.replica import Replica
 from plesio.testing import LocalJob
 from runtime import island_programs as programs
 from support.processes import values_of
@@ -131,6 +132,35 @@ def test_a_script_that_does_not_ask_for_its_island_is_refused(monkeypatch: pytes
     place = WorkerPlace.from_environment({**VARIABLES, "PLESIO_ISLAND": "2", "LOCAL_WORLD_SIZE": "8"})
     with pytest.raises(ConfigError, match=r"call it before the model is made"):
         island_module.asked_for(place)
+
+
+class HeardIsland:
+    """Ranks that look at their gradients one after the other, each with those before it."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+
+    def all_texts(self, text: str) -> list[str]:
+        self._said.append(text)
+        return self._said
+
+
+def test_ranks_that_take_slices_of_a_batch_without_ddp_are_refused():
+    x, y = programs.batch(0, 0)
+
+    def look(x: torch.Tensor, y: torch.Tensor, *, island: Any) -> None:
+        model = programs.make_model()
+        F.cross_entropy(model(x), y).backward()
+        replica = Replica(model, programs.OPTIMIZERS["momentum"](model), island=island)
+        replica.look_at_gradients(looks=False, warn=pytest.fail)
+
+    whole, sliced = HeardIsland(), HeardIsland()
+    for island, cut in ((whole, slice(None)), (whole, slice(None)), (sliced, slice(0, None, 2))):
+        look(x[cut], y[cut], island=island)
+    with pytest.raises(TaskError, match=r'hold "\S+" alike and have different gradients .* whole batch'):
+        look(x[1::2], y[1::2], island=sliced)
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,15 @@ class WorkerLostError(PlesioError):
         return cls(text, ranks=tuple(ranks))
 
     @classmethod
-    def of_island(cls, worker: int) -> "WorkerLostError":
-        """Make the error on the ranks of this worker's island that are left when one of them is gone."""
+    def of_island(cls, worker: int, *, averages: bool) -> "WorkerLostError":
+        """Make the error on the ranks of this worker's island that are left when one of them is gone.
+
+        Where the island ``averages`` its parts with those of others, a rank cannot tell whose was lost.
+        """
+        if averages:
+            return cls(
+                "a rank of this island or of another was lost, and islands cannot average their parts without it"
+            )
         return cls(f"a rank of island {worker} was lost, and the others hold no whole replica without it")
 
     @classmethod

@@ -7,6 +7,7 @@ Decimal prefixes are powers of 1000 (kB, MB, GB), binary ones of 1024 (KiB, MiB,
 
 import math
 import re
+from collections.abc import Sequence
 
 from plesio.core.errors import ConfigError
 
@@ -18,6 +19,8 @@ __all__ = [
     "format_count",
     "format_percent",
     "format_seconds",
+    "listed",
+    "named",
     "parse_bandwidth",
     "parse_bytes",
     "parse_count",
@@ -198,6 +201,25 @@ def format_bandwidth(bandwidth_Bps: float) -> str:  # noqa: N803
     ('12.5 GB/s', '125 MB/s')
     """
     return f"{format_bytes(bandwidth_Bps)}/s"
+
+
+def listed(things: Sequence[object], *, last: str = "and") -> str:
+    """Join words or numbers in a row.
+
+    >>> listed(["a", "b", "c"]), listed([1, 2], last="or")
+    ('a, b and c', '1 or 2')
+    """
+    *first, end = map(str, things)
+    return f"{', '.join(first)} {last} {end}" if first else end
+
+
+def named(noun: str, numbers: Sequence[int]) -> str:
+    """Name the ones of these numbers.
+
+    >>> named("rank", [0, 1, 4]), named("rank", [1])
+    ('ranks 0, 1 and 4', 'rank 1')
+    """
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {listed(numbers)}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Mapping
 
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import format_bytes, format_seconds, listed
 from plesio.report.model import Comparison, PolicySummary
-from plesio.report.sentences import listed, ratio_text, share_text
+from plesio.report.sentences import ratio_text, share_text
 
 __all__ = [
     "bytes_finding",

@@ -4,10 +4,9 @@ A difference is claimed only where the seeds show one; where they do not, the se
 there is none.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
-from plesio.core.units import format_bytes, format_seconds
+from plesio.core.units import format_bytes, format_seconds, listed
 from plesio.report.inference import MIN_SEEDS
 from plesio.report.metric import Metric
 from plesio.report.model import Comparison, Contrast, PolicySummary
@@ -16,7 +15,6 @@ from plesio.report.statistics import Difference, Ratio
 __all__ = [
     "doubt_sentence",
     "finding_of",
-    "listed",
     "p_text",
     "policy_sentence",
     "ratio_text",
@@ -62,15 +60,6 @@ def share_text(share: float) -> str:
     '46 %'
     """
     return f"{100 * share:.0f} %"
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words in a row.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def policy_sentence(summary: PolicySummary, *, comparison: Comparison) -> str:

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from plesio.core.charts import LineChart, Table
 from plesio.core.results import RunResult
-from plesio.core.units import format_seconds
+from plesio.core.units import format_seconds, listed
 from plesio.report import sweep_charts as charts
 from plesio.report.charts import plain_table
 from plesio.report.document import Document, StyledTable, pictures, section
 from plesio.report.model import Comparison
 from plesio.report.page_frame import render_document
-from plesio.report.sentences import listed, ratio_text, seeds_text
+from plesio.report.sentences import ratio_text, seeds_text
 from plesio.report.summarise import compare_runs
 from plesio.report.table import comparison_values
 

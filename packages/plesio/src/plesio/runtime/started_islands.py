@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from plesio.core.units import counted
+from plesio.core.units import counted, listed
 from plesio.runtime.supervisor import WorkerCommand
 from plesio.runtime.worker.environment import ISLAND_VARIABLE, island_sizes
 
@@ -30,7 +30,7 @@ class StartedIslands:
             one_each = {rank: rank for rank in range(num_processes)}
             return cls((1,) * num_processes, counted(num_processes, "worker"), one_each)
         sizes = island_sizes(text, num_processes=num_processes, by="--island")
-        title = f"{counted(len(sizes), 'island')} of {' and '.join(map(str, sorted(set(sizes))))} ranks"
+        title = f"{counted(len(sizes), 'island')} of {listed(sizes if len(set(sizes)) > 1 else sizes[:1])} ranks"
         return cls(sizes, title, dict(enumerate(w for w, size in enumerate(sizes) for _ in range(size))))
 
     def grouped(self, commands: Sequence[WorkerCommand]) -> Sequence[WorkerCommand]:

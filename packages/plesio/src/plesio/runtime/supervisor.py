@@ -34,7 +34,7 @@ from typing import Any
 import psutil
 
 from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
-from plesio.core.units import counted
+from plesio.core.units import counted, named
 from plesio.runtime.worker_output import Errors, Outlet, Output, Screen, Words
 
 __all__ = ["GRACE_S", "JobOutcome", "WorkerCommand", "WorkerEnding", "supervise"]
@@ -322,7 +322,7 @@ class _Supervisor:
         failed = [ending for ending in self._endings if ending.status]
         excused = self._excused() if 0 < len(failed) < len(self._endings) else ()
         if failed and all(ending.rank in excused for ending in failed):
-            names = " and ".join(f"rank {ending.rank}" for ending in failed)
+            names = named("rank", sorted(ending.rank for ending in failed))
             self._outlet.say(f"the others have finished the run without {names}")
             return 0
         return next((ending.status for ending in failed), 0)
@@ -377,7 +377,8 @@ class _Supervisor:
         self._look_s, self._all_stopped = time.monotonic() + self._grace_s if self._live else math.inf, False
         self._close(worker)
         returncode, words = worker.process.returncode, worker.words
-        mistake = words.mistake and returncode > 0
+        # the ranks of a broken island are killed when they have said why they end
+        mistake = words.mistake and (returncode > 0 or worker.worker in self._broken)
         ending = WorkerEnding(
             rank=worker.rank,
             returncode=returncode,

@@ -10,13 +10,13 @@ from plesio.core.charts import Axis, BarChart, Chart, LineChart, Look, Panels, S
 from plesio.core.combination import FACTORS, Combination, Part, level_text
 from plesio.core.errors import DataError
 from plesio.core.trace import UTILISATION
-from plesio.core.units import byte_unit, format_bytes
+from plesio.core.units import byte_unit, format_bytes, listed
 from plesio.report.characterisation.paper import PAPER, PaperLayout
 from plesio.report.characterisation.summary import Characterisation, state_bytes
 from plesio.report.charts.colours import ACTIVITY_COLOURS, looks_of
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.resource_charts import RunUtilisation, memory_bars, utilisation_of, worker_lines
-from plesio.report.sentences import listed, ratio_text, share_text
+from plesio.report.sentences import ratio_text, share_text
 from plesio.report.spans import read_traces
 from plesio.report.summarise import BASELINE
 

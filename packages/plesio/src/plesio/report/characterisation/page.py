@@ -14,6 +14,7 @@ from rich.text import Text
 
 from plesio.core.charts import Chart, Table
 from plesio.core.files import write_whole
+from plesio.core.units import listed
 from plesio.report.characterisation.charts import (
     Used,
     accuracy_chart,
@@ -30,7 +31,7 @@ from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import Document, pictures, section
 from plesio.report.inference import MIN_SEEDS, Judgement, least_visible
 from plesio.report.page_frame import render_document
-from plesio.report.sentences import listed, p_text, ratio_text, seeds_text
+from plesio.report.sentences import p_text, ratio_text, seeds_text
 from plesio.report.summarise import BASELINE
 
 __all__ = [

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from plesio.core.charts import Axis, Chart, LineChart, Look, Panels, Series
-from plesio.core.units import counted, format_seconds
+from plesio.core.units import counted, format_seconds, listed
 from plesio.report.charts.colours import COLOURS, NUM_SHAPES, QUIET
 from plesio.report.curves import late_range
 from plesio.report.explanation.model import Chapter, Explanation, MeasuredOutcome
 from plesio.report.explanation.sentences import change_text, percent
 from plesio.report.explanation.verdict import metric_of
 from plesio.report.metric import Metric
-from plesio.report.sentences import listed, share_text
+from plesio.report.sentences import share_text
 
 __all__ = ["explanation_charts", "metric_chart"]
 

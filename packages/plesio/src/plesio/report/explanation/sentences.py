@@ -8,12 +8,12 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 
-from plesio.core.units import counted, format_bytes, format_seconds
+from plesio.core.units import counted, format_bytes, format_seconds, listed
 from plesio.policies import Hierarchical, parse_policy
 from plesio.report.explanation.compared import trial_text
 from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation
 from plesio.report.explanation.verdict import ABOUT_EQUAL
-from plesio.report.sentences import listed, ratio_text, share_text
+from plesio.report.sentences import ratio_text, share_text
 
 __all__ = [
     "change_text",

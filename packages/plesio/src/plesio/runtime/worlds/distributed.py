@@ -220,8 +220,9 @@ class DistributedWorld:
             )
         if self._island is not None and _from_collective(error):
             self._is_broken = True
-            known = None if self._heartbeat is None or not self.terms.policy.has_collectives else self._heartbeat
-            return (None if known is None else known.wait_for_failure()) or WorkerLostError.of_island(self.rank)
+            averages = self.terms.policy.has_collectives
+            known = self._heartbeat.wait_for_failure() if self._heartbeat is not None and averages else None
+            return known or WorkerLostError.of_island(self.rank, averages=averages)
         if self._heartbeat is not None and _from_collective(error):
             return self._heartbeat.wait_for_failure()
         return self._failure()

@@ -38,6 +38,12 @@ def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
         sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
         if tuple(sizes) == tuple(local_part(tensor).shape):
             block = TensorBlock.of_box(tensor.shape, offsets=offsets, sizes=sizes)
+    cut = [one.dim for one in placements if not one.is_replicate() and hasattr(one, "dim")]
+    if block is None and len(set(cut)) < len(cut):
+        raise TaskError(
+            f'"{name}" is cut twice along one dimension, as by FSDP2 over a column-wise layer, and islands exchange no '
+            "such parts; use one of the two there, or FSDP2 over a row-wise layer"
+        )
     if block is None:
         raise TaskError(
             f'"{name}" is placed as {", ".join(map(str, placements))}, of which islands exchange no parts; place it as '
