@@ -92,6 +92,9 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("compare", "Missing argument"),
         ("lab characterise recipe.toml", "Missing option '--out'"),
         ("compare recipe.toml --out x --sedes 0", "No such option: --sedes"),
+        ("simulate digits --policy asp --policy bsp", "--policy is given twice; write it once"),
+        ("run -n 2 --workers 3 train.py", "--workers is given twice; write it once"),
+        ("run --restarts -1 train.py", "--restarts is '-1'; write 0 or more"),
         ("compare recipe.toml --out x", "there is no recipe recipe.toml"),
         ("compare RECIPE --out x --seeds 0,a", '--seeds "0,a": write whole numbers'),
         ("compare RECIPE --out x --seeds -1", "--seeds is -1; write 0 or more"),
@@ -112,7 +115,7 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("simulate digits --out x -- --lr 1", "only a script has arguments of its own"),
         ("run", "Missing argument"),
         ("run --workers 0 RECIPE", "--workers 0: write 1 or more"),
-        ("run --workers four RECIPE", "'--workers'"),
+        ("run --workers four RECIPE", "--workers is 'four'; write a whole number"),
         ("run none.py", "there is no script none.py"),
         ("run --policy sspp:4 RECIPE", 'unknown policy "sspp"; did you mean "ssp"?'),
         ("run --join nowhere RECIPE", '--join "nowhere": write HOST:PORT'),
@@ -203,7 +206,7 @@ def test_an_unknown_world_is_named_without_the_kind_of_exception(
     recipe = ROOT / "recipes" / "demo.toml"
     line = f"{command} --out {tmp_path / 'out'} --world moon".replace("RECIPE", str(recipe))
     assert invoke(line.split()) == 2
-    assert capsys.readouterr().err.startswith("plesio: error: Invalid value for '--world': 'moon' is not one of ")
+    assert capsys.readouterr().err.startswith("plesio: error: --world: 'moon' is not one of ")
 
 
 def test_policies_are_listed_with_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

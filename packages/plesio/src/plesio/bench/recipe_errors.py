@@ -15,6 +15,8 @@ _TEMPLATES = {
     "missing": "is missing",
     "int_type": "is {input!r}; write a whole number",
     "int_from_float": "is {input!r}; write a whole number",
+    "int_parsing": "is {input!r}; write a whole number",
+    "float_parsing": "is {input!r}; write a number",
     "float_type": "is {input!r}; write a number",
     "finite_number": "is {input!r}; write a finite number",
     "string_type": "is {input!r}; write a text in quotes",

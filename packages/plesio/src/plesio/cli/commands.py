@@ -29,7 +29,7 @@ from plesio.cli import (
     validate,
     watch,
 )
-from plesio.cli.function_options import DerivedCommand
+from plesio.cli.function_options import CheckedCommand, DerivedCommand
 from plesio.cli.old_names import NamedCommands
 from plesio.cli.plug_ins import add_commands, home_of
 from plesio.core.errors import PlesioError
@@ -55,8 +55,10 @@ lab = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("compare", cls=DerivedCommand)(compare.compare)
-app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
-app.command("watch", epilog=watch.EXAMPLES)(watch.watch)
+app.command("run", cls=CheckedCommand, epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(
+    run.run
+)
+app.command("watch", cls=CheckedCommand, epilog=watch.EXAMPLES)(watch.watch)
 app.command("simulate", cls=DerivedCommand)(simulate.simulate)
 app.command("advise", cls=DerivedCommand)(advise.advise)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)
@@ -119,8 +121,7 @@ def invoke(args: Sequence[str]) -> int:
 def _usage(error: Exception, args: Sequence[str]) -> str:
     """Say what is wrong with the arguments, and which command shows how to write them."""
     context = getattr(error, "ctx", None)
-    # typer converts values by pydantic, whose messages of its own begin with the kind of exception
-    said = error.format_message().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
+    said = _refused_value(error) or error.format_message().rstrip(".")  # type: ignore[attr-defined]
     script = next((word for word in args if word.endswith(".py")), None)
     if script and said.startswith("No such option") and context is not None and context.allow_interspersed_args:
         said += f"; options of {script} itself come after --"
@@ -129,6 +130,19 @@ def _usage(error: Exception, args: Sequence[str]) -> str:
         if context is None or said.endswith("?")
         else f"{said}; `{context.command_path} --help` shows how to write it"
     )
+
+
+def _refused_value(error: Exception) -> str:
+    """Name the option, its value and what to write, where typer's pydantic could not convert it; else empty."""
+    from pydantic import ValidationError
+
+    parameter, cause = getattr(error, "param", None), error.__cause__
+    if parameter is None or not isinstance(cause, ValidationError):
+        return ""
+    from plesio.bench.recipe_errors import explain
+
+    where = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name
+    return explain(cause, where=where, flags={}).rstrip(".")
 
 
 def _complain(message: str) -> None:
