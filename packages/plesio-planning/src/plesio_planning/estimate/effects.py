@@ -47,8 +47,9 @@ def check_effects(
         except ConfigError:
             continue  # without it there is no run
         if same:
+            given = f"{_INPUTS.get(name, name)}{' = False' if settings.get(name) is False else ''}"
             raise ArgumentError(
-                f"`{_INPUTS.get(name, name)}` has no effect on {training.model.name} on {training.machine.name} with "
+                f"`{given}` has no effect on {training.model.name} on {training.machine.name} with "
                 f"{format_layout(training.layout)}; leave it out"
             )
 

@@ -229,10 +229,10 @@ def run_over_sites(training: Training, sites: Sites) -> RunOverSites:
     if not isinstance(model, Transformer):
         raise ArgumentError(f"sites are for transformers, and {model.name} is none; leave `num_sites` out")
     batch = training.step.num_samples
-    if layout.dp % sites.num_sites or batch % sites.num_sites:
+    if layout.dp % sites.num_sites:  # the batch is a multiple of the replicas
         raise ArgumentError(
-            f"{sites.num_sites} sites do not divide the {layout.dp} replicas and the batch of {batch}; write another "
-            "`num_sites`, or a `global_batch` of which it is a divisor"
+            f"{sites.num_sites} sites do not divide the {layout.dp} replicas; write another `num_sites`, or degrees "
+            "that leave a multiple of it as replicas"
         )
     one_site, one_layout = _of_a_site(training, sites)
     try:
