@@ -72,7 +72,8 @@ def run(
         int | None, typer.Option("--replicas", metavar="1|2", help="2: a second server takes over from a lost one.")
     ] = None,
     restarts: Annotated[
-        int, typer.Option("--restarts", metavar="N", min=0, help="How often a run that fails goes on by itself.")
+        int,
+        typer.Option("--restarts", metavar="N", min=0, help="How often a failed run, or lost island, begins again."),
     ] = 0,
 ) -> int:
     """Run a training script in N local processes.
@@ -81,7 +82,8 @@ def run(
     others go on, and more can join at any time, under any policy but hier:bsp/ssp and fsdp (--join, by the line
     that the job prints); a group of its K workers joins a grid. Ctrl-C stops them all. Checkpoints, replicas and the
     policy are for scripts whose plesio.join() says nothing of them. With --restarts, a run whose workers have all
-    failed goes on from its last checkpoint; one that was refused does not. --grid is for scripts whose plesio.grid()
+    failed goes on from its last checkpoint; one that was refused does not. Of islands, each that is lost is started
+    again while others go on. --grid is for scripts whose plesio.grid()
     does not say which grid it is.
     """
     from plesio.policies.grid import GridSetting

@@ -99,9 +99,10 @@ def island_sizes(text: str, *, num_processes: int, by: str) -> tuple[int, ...]:
         raise ConfigError(f"{by} {text}: write the ranks of an island, as in 2, or of each, as in 2,2,1")
     if len(sizes) == 1 and num_processes % sizes[0]:
         fit = [size for size in range(1, num_processes + 1) if num_processes % size == 0]
+        each = [sizes[0]] * (num_processes // sizes[0]) + [num_processes % sizes[0]]
         raise ConfigError(
             f"{by} {text}: {num_processes} ranks do not divide into islands of {text}; write "
-            f"{listed(fit, last='or')}, or the ranks of each island, as in 2,2,1"
+            f"{listed(fit, last='or')}, or the ranks of each island, as in {','.join(map(str, each))}"
         )
     if len(sizes) == 1:
         return (sizes[0],) * (num_processes // sizes[0])

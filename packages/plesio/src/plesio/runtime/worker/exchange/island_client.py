@@ -84,7 +84,8 @@ class IslandClient(StoreClient):
         if optimizer:
             raise ConfigError(
                 "the servers have the optimizer's state, whole, and an island's ranks hold parts: under a policy whose "
-                "servers step, leave out optimizer.state_dict() and session.state_dict()"
+                "servers step, leave out optimizer.state_dict() and session.state_dict(), and save each parameter's "
+                "full_tensor()"
             )
         return super().shared(snapshot=snapshot)
 
