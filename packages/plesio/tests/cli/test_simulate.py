@@ -190,7 +190,8 @@ def test_a_collective_that_loses_a_worker_is_finished_by_the_others(what: str, t
 def test_a_mistake_is_one_line_and_leaves_the_folder_alone(
     options: str, message: str, tmp_path: Path, refused: Callable[[str], str]
 ):
-    assert message in refused(f"simulate quadratic --policy asp {options} --out {tmp_path / 'out'}")
+    policy = "" if "--policy" in options else "--policy asp "
+    assert message in refused(f"simulate quadratic {policy}{options} --out {tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
 
 
