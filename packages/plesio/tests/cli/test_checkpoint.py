@@ -168,7 +168,7 @@ def test_the_latest_is_the_one_that_was_taken_last(run: Path, capsys: pytest.Cap
         ),
         ("run --checkpoint train.py train.py", "checkpoints cannot be written to"),
         ("run --restarts 2 train.py", "add --checkpoint DIR"),
-        ("run --restarts -1 train.py", "'--restarts'"),
+        ("run --restarts -1 train.py", "--restarts"),
         ("run --checkpoint x --restarts 2 --join a:1 train.py", "--restarts 2 is for a whole job"),
         ("simulate digits --every 30s", "--checkpoint is missing"),
         ("simulate digits --checkpoint x --every 3x", '--every: checkpoints every "3x": write a time'),

@@ -85,9 +85,10 @@ def island() -> Island:
         ConfigError: Torch has a default process group of other ranks.
         TransportError: A rank of the island has not come.
 
-    >>> one = island()
-    >>> one.rank, one.size
-    (0, 1)
+    Example, which makes the process an island for good::
+
+        island = plesio.island()
+        fully_shard(model, mesh=island.mesh)
     """
     if _made:
         return _made[0]

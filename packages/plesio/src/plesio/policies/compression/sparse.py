@@ -76,7 +76,7 @@ class TopK(_Sparse):
     >>> TopK(density=0.01).payload_bits(1_000_000) / 10_000
     40.5624
     >>> sparse = TopK(density=1 / 64, chunk=4096, bits=2)
-    >>> sparse.spec, sparse.num_kept(4096 * 100), sparse.payload_bits(4096 * 100) / 6400
+    >>> sparse.spec, sparse.num_kept(409_600), round(sparse.payload_bits(409_600) / 6400, 2)
     ('topk:0.015625+chunks+bits:2', 6400, 10.13)
     """
 
