@@ -9,7 +9,7 @@ import torch
 
 from plesio.cli.commands import invoke
 
-SIMULATE = "simulate quadratic --option dimension=8 --option num_samples=64 --workers 2 --epochs 0.5"
+SIMULATE = "simulate quadratic --option dimension=8 --option num_samples=64 --workers 2"
 COMMANDS = {
     "list tasks --json FILE": "FILE",
     "lab testbed status --json FILE": "FILE",

@@ -91,7 +91,7 @@ def test_a_model_whose_gradients_others_exchange_is_refused(wrapped: str):
         model = {"the wrapper": wrapper, "a part of it": nn.Sequential(wrapper)}.get(wrapped, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TaskError, match="exchanges gradients too; pass and call the module itself"):
-        check_beginning(Replica(model, optimizer).model, optimizer)
+        check_beginning(Replica(model, optimizer).model, optimizer, in_island=False)
 
 
 def test_parameters_that_no_optimizer_has_are_named():

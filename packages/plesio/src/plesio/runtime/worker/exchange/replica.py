@@ -229,8 +229,8 @@ class Replica:
             if (gradient := parameter.grad) is not None:
                 if gradient.is_sparse:
                     parameter.grad = gradient = gradient.coalesce()
-                found.append(local_part(gradient))
-        return found
+                found.append(gradient)
+        return found if self.island is None else [local_part(gradient) for gradient in found]
 
     def has_gradients(self) -> bool:
         return any(parameter.grad is not None for parameter in self.parameters.values())
