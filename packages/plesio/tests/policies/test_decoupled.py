@@ -439,7 +439,7 @@ def test_losses_and_joins_hold_up_nobody():
         ("diloco:8,exchange=store,compress=powersgd:2", "write qsgd, topk, fp16 or bf16, or use a policy on the"),
         ("diloco:8,exchange=store,weight=loss", "equal.*tokens"),
         ("diloco:8,outer=adam", "needs one of its own; write .* as in outer_lr=0.003"),
-        ("diloco:8,outer=adam,outer_lr=0.01,compress=topk:0.1", "topk:0.1.no_feedback, or leave it out"),
+        ("diloco:8,outer=adam,outer_lr=0.01,compress=topk:0.1+chunks", "topk:0.1.chunks.no_feedback, or leave it out"),
         ("diloco:8,exchange=shop", "collective.*store"),
         ("diloco:8,exchange=store,delay=8", "write a delay of 7 or less"),
         ("diloco:8,exchange=store,delay=7,steps=dynamic", "write more local steps, or leave steps out"),

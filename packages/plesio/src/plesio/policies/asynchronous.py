@@ -32,8 +32,8 @@ where N counts the workers that share the samples and m those whose work the upd
 workers which have made one step each have together moved the parameters by the weight of one synchronous step: the
 learning rate a user writes is that of the synchronous step, whatever the policy. A gradient also carries its share of a
 round, and its age in rounds: momentum and its like are per synchronous step too (`plesio.runtime.server.interleaved`).
-What compression has kept back of a
-worker's gradients comes at its end as an update of no steps, and counts as one step with their sum.
+At its end a worker pushes what compression has kept back of its gradients, as an update of no steps. That counts as one
+step with their sum.
 A worker that rests, because there are no samples left for it, still counts: else the last workers of every epoch would
 make large steps with stale gradients, and undo what all had learned.
 

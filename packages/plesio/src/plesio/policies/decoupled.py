@@ -19,7 +19,7 @@ Invariants:
 - A worker contributes once to a version at most, and has credit for H steps (and the delay) beyond its last one, so it
   stands still until that is merged.
 - A version is open only while some live worker has nothing that waits: that one will contribute, or leaves. So no
-  schedule stops everyone. What a departed worker has contributed counts; one that is back before it is merged is
+  schedule stops everyone. A departed worker's contribution counts; if the worker is back before that is merged, it is
   admitted then.
 - Everything merged is merged on every server in the order of this machine's answers.
 
@@ -29,9 +29,9 @@ synchronous outer step. It is the part Σ steps / (N H) of a round: outer moment
 the end of the run cuts short has its share of it. So momentum is the *delayed Nesterov* of Liu et al.: it takes note of
 a round at its end, and until then every version makes its part of the step with the momentum of the rounds before
 (`plesio.runtime.server.interleaved`). Its memory is not lengthened by how old deltas are, as that of gradients is: a
-small transformer then ends 6 % above the perplexity of synchronous rounds, instead of level with it. What compression
-has kept back of a worker's deltas comes at its end as a contribution of no steps: it moves the parameters at once, and
-without momentum, which has no time for it.
+small transformer then ends 6 % above the perplexity of synchronous rounds, instead of level with it. At its end
+a worker contributes what compression has kept back of its deltas, as a contribution of no steps. It moves the
+parameters at once, and without momentum, which has no round left for it.
 
 *Fragments*. A worker contributes one of P fragments every H/P steps, in turn, and waits for that one alone, so each
 fragment has versions, quorums and rounds of its own. Workers may then wait at different fragments. If all do, no quorum

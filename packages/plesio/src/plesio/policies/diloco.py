@@ -112,7 +112,7 @@ class DiLoCo(Policy):
         if self.outer == "adam" and self.compression.keeps_residual:
             raise PolicySpecError(
                 "diloco: outer=adam scales each round, and what is left out of one cannot be added to the next; "
-                f"write compress={self.compression.spec.partition('+')[0]}+no_feedback, or leave it out"
+                f"write compress={self.compression.head}+no_feedback, or leave it out"
             )
         if self.local_steps % self.fragments:
             raise PolicySpecError(
@@ -134,7 +134,7 @@ class DiLoCo(Policy):
         if self.merge == "rda" and self.exchange == "collective" and self.compression.keeps_residual:
             raise PolicySpecError(
                 "diloco: merge=rda sends directions, and what is left out of one cannot be added to the next; write "
-                f"compress={self.compression.spec.partition('+')[0]}+no_feedback, or leave merge out"
+                f"compress={self.compression.head}+no_feedback, or leave merge out"
             )
 
     def _check_on_store(self) -> None:

@@ -109,7 +109,7 @@ class Arrived(_Tagged, frozen=True, kw_only=True):
         finite: False when the worker found NaN or infinity in it and sent no values.
         step_s: Seconds of one of these steps, by which a policy may have slow workers make fewer; 0, and left out of
             logs, if it does not look at them.
-        fragment: Number of the group of tensors that it is of, where they are exchanged in turn.
+        fragment: Number of the fragment that it updates, where the parameters are exchanged in turn.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("step_s", "fragment")
@@ -286,7 +286,7 @@ class Apply(_Tagged, frozen=True, kw_only=True):
         age: Rounds that were applied between the pull of the parameters that a gradient began from and its own
             application.
         by_samples: True if an update counts in the mean by the samples that it is made of.
-        fragment: Number of the group of tensors that they are of, whose optimizer's rounds are its own.
+        fragment: Number of the fragment that they update, which has rounds of its own.
         by_directions: True if the mean is that of their lengths in the mean of their directions.
         corrected: True if those with a staleness lose some of what points along the outer momentum.
     """

@@ -89,7 +89,7 @@ class Push(Message, frozen=True, kw_only=True, tag=2):
         groups: Options of the optimizer's parameter groups, if they have changed.
         step_s: Seconds of one of these steps.
         compressed: The compression whose payload of the parameters' slices comes first; the other slices follow.
-        fragment: Number of the group of tensors that it is of.
+        fragment: Number of the fragment that it updates.
     """
 
     omits: ClassVar[tuple[str, ...]] = ("groups", "step_s", "compressed", "fragment")

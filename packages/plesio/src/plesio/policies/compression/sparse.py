@@ -65,8 +65,7 @@ class _Sparse(Lossy, ABC):
 class TopK(_Sparse):
     """The largest in magnitude of all numbers together (not of each tensor), or of each chunk, and their places.
 
-    In chunks the largest are found faster, and every part of a model is heard of: SparseLoCo (2508.15706) sends 64 of
-    each 4096, in two bits.
+    In chunks every part of a model sends some, as in SparseLoCo (2508.15706): 64 of each 4096, in two bits.
 
     Args:
         density: ρ, the share that is sent; of each chunk, rounded up.
@@ -86,13 +85,10 @@ class TopK(_Sparse):
     bits: Literal[2, 32] = 32
 
     @property
-    def spec(self) -> str:
-        parts = Lossy.spec.fget(self).split("+")  # type: ignore[attr-defined]
-        if self.chunk is not None:
-            parts.insert(1, "chunks" if self.chunk == CHUNK else f"chunks:{self.chunk}")
-        if self.bits != FLOAT_BITS:
-            parts.insert(1 + (self.chunk is not None), f"bits:{self.bits}")
-        return "+".join(parts)
+    def head(self) -> str:
+        chunks = {None: "", CHUNK: "+chunks"}.get(self.chunk, f"+chunks:{self.chunk}")
+        bits = "" if self.bits == FLOAT_BITS else f"+bits:{self.bits}"
+        return f"{self.name}:{write_number(self.density)}{chunks}{bits}"
 
     def num_kept(self, shapes: Shapes) -> int:
         """Return ``⌈ρn⌉``, of each chunk."""

@@ -77,6 +77,11 @@ class Compression(ABC):
         """The text that `parse_compression` turns into an equal value."""
 
     @property
+    def head(self) -> str:
+        """The spec without feedback and guard."""
+        return self.spec
+
+    @property
     @abstractmethod
     def keeps_residual(self) -> bool:
         """True if the part that was not sent is added to the next update."""
@@ -155,7 +160,7 @@ class Lossy(Compression):
     @property
     @abstractmethod
     def head(self) -> str:
-        """The spec without its options."""
+        """The spec without feedback and guard, of which the spec is made."""
 
     @property
     def spec(self) -> str:

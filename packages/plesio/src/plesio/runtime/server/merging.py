@@ -1,7 +1,6 @@
 """How a shard makes one update of several: their mean, by directions, and what is changed of late ones.
 
-Each is of one slice. A tensor that lies on two servers is merged as two, so its lengths and angles are those of its
-parts.
+Values are slices. A tensor that lies on two servers is merged as two, so its lengths and angles are those of its parts.
 
 *By directions* (radial-directional averaging; "Decoupled DiLoCo", arXiv 2604.21428): ``r u / |u|`` with the mean length
 ``r = Σ w |d|`` and the mean direction ``u = Σ w d/|d|``.
@@ -37,7 +36,7 @@ def mean_of(values: Counted, count: int) -> torch.Tensor:
 
 
 def mean_by_directions(values: Counted, count: int) -> torch.Tensor:
-    """Mean length of the values in the direction of their mean direction; one of zeros has none.
+    """Mean length of the values in the direction of their mean direction; zeros have no direction.
 
     >>> mean_by_directions([(torch.tensor([3.0, 0.0]), 1), (torch.tensor([0.0, 1.0]), 1)], 2)
     tensor([1.4142, 1.4142])

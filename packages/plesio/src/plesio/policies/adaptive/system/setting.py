@@ -60,8 +60,8 @@ class Sent(enum.IntEnum):
 
     `ROUNDED` costs training least of all compressions: rounded at random to 255 levels, a number is right in the mean,
     and training is the same within its scatter (docs/log.md, section 14). It sends a quarter of the bytes on any number
-    of ranks. `COARSE`, to 15 levels, sends half of that. It has no feedback, whose rest would be sent in full at each
-    change.
+    of ranks. `COARSE`, to 15 levels, sends half of that. It is without feedback: the residual would be sent in full
+    at each change.
 
     `LOW_RANK` sends less still of large matrices. The rest is added to the next gradient (error feedback), so it is
     late and not lost.

@@ -4,7 +4,7 @@ Each server gets its own part of the update, encoded by itself: the largest numb
 server's part. No server sends anything back for it, so a worker decides alone when to push in full: at the end, before
 another policy, when the guard asks for it, and where a number is too large for the form that is sent.
 
-What is kept back of gradients is a sum over steps, as a push may cover fewer of them than the one before.
+The residual of gradients is a sum over steps, as a push may cover fewer of them than the one before.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ class PushParts:
     """An update as it is pushed.
 
     Attributes:
-        values: The tensors in full, flat, with what was kept back of earlier ones; where encoded, their names matter.
+        values: The tensors in full, flat, with what was kept back before; where encoded, only their names count.
         encoded: For each server the bytes of its parameters; None where they are pushed in full.
     """
 
@@ -44,7 +44,7 @@ class CompressedPushes:
         layout: The slices of each server.
         seed: The run's.
         rank: The worker's; workers round independently.
-        of: Names of the parameters that they are of; None: all.
+        of: Names of the parameters that are pushed; None: all.
     """
 
     exchanges = "pushes"

@@ -71,7 +71,7 @@ class CompressionRecords:
                 uncompressed_bytes=each.uncompressed_bytes,
             )
         if num_flushes := sum(len(each.flushes) for each in figures):
-            # the same numbers on all ranks of a group, so one line for all
+            # on a collective the ranks of a group have the same numbers, so one line; on the store each worker its own
             num_exchanges, first = sum(each.num_exchanges for each in figures), self._reducers[0]
             self._timeline.meter.totals.fallbacks.append(
                 f"{first.compression.spec}: {num_flushes} of {num_exchanges} {first.exchanges} were sent "

@@ -161,7 +161,7 @@ class StoredState:
     def merge(self, replies: Sequence[Reply], *, of: Collection[str] | None = None) -> None:
         """Overwrite the replica with the tensors that the servers have sent, and count its progress from there.
 
-        Here and below ``of`` names the parameters that it is about; None: all.
+        ``of`` names the parameters that were exchanged, here and below; None: all.
         """
         if any(reply.compressed for reply in replies):
             self._write_base(replies)
@@ -190,7 +190,7 @@ class StoredState:
         torch._foreach_add_(own, base)
 
     def _write_base(self, replies: Sequence[Reply]) -> None:
-        """Have the base be what the servers have, or what they have sent of it."""
+        """Bring the base up to what the servers have sent: parameters, or encoded changes of them."""
         for server, reply in enumerate(replies):
             slices = self._received.servers[server]
             here = slices if reply.present is None else [slices[index] for index in reply.present]
