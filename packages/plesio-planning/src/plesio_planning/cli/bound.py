@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from plesio.cli.function_options import command_of
+from plesio.cli.given_once import CommandGroup, Commands
 from plesio.cli.options import Json, Out, Overwrite
 from plesio.cli.output_files import prepare_pages, write_json
 from plesio.cli.terminal import show
@@ -27,7 +28,7 @@ Examples:
   plesio list statements A.7"""
 
 
-class _Bounds(typer.core.TyperGroup):
+class _Bounds(CommandGroup):
     """A command for each theorem."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -41,12 +42,11 @@ class _Bounds(typer.core.TyperGroup):
         return _command(find_theorem(cmd_name))
 
 
-bounds = typer.Typer(
+bounds = Commands(
     name="bound",
     help="Evaluate a theorem: what bounds error, time or memory.",
     epilog=EXAMPLES,
     cls=_Bounds,
-    rich_markup_mode=None,
 )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plesio.cli.function_options import command_of
+from plesio.cli.given_once import CommandGroup, Commands
 from plesio.cli.listing import add_kind, tell
 from plesio.cli.options import Json, Out, Overwrite
 from plesio.cli.output_files import prepare_pages, write_json
@@ -50,7 +51,7 @@ Quiz = Annotated[
 ]
 
 
-class _Studies(typer.core.TyperGroup):
+class _Studies(CommandGroup):
     """The commands of this file, and one for each study."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -64,12 +65,11 @@ class _Studies(typer.core.TyperGroup):
         return super().get_command(ctx, cmd_name) or _command(find_study(cmd_name))
 
 
-studies = typer.Typer(
+studies = Commands(
     name="study",
     help="Ask a system model a question.",
     epilog=EXAMPLES,
     cls=_Studies,
-    rich_markup_mode=None,
 )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plesio.cli.given_once import Commands
 from plesio.cli.options import Json, Overwrite
 from plesio.cli.output_files import check_output_file, check_output_files, write_json
 from plesio.cli.terminal import show as show_found
@@ -34,11 +35,10 @@ Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run's folder of checkpoints, or one of them.", show_default=False)
 ]
 
-app = typer.Typer(
+app = Commands(
     name="checkpoint",
     help="Show, verify or export the checkpoints of a run.",
     epilog=EXAMPLES,
-    rich_markup_mode=None,
 )
 
 

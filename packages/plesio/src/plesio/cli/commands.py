@@ -29,7 +29,8 @@ from plesio.cli import (
     validate,
     watch,
 )
-from plesio.cli.function_options import CheckedCommand, DerivedCommand
+from plesio.cli.function_options import DerivedCommand
+from plesio.cli.given_once import Commands
 from plesio.cli.old_names import NamedCommands
 from plesio.cli.plug_ins import add_commands, home_of
 from plesio.core.errors import PlesioError
@@ -40,25 +41,21 @@ __all__ = ["app", "invoke"]
 # typer stands on click or, by release, on a copy of it; the class of all usage errors is BadParameter's base in both.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
-app = typer.Typer(
+app = Commands(
     name="plesio",
     help="Train one PyTorch model with many workers under a consistency policy you choose, and measure what it costs.",
     epilog="`plesio COMMAND --help` explains a command and shows examples.",
     cls=NamedCommands,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
-lab = typer.Typer(
+lab = Commands(
     name="lab",
     help="Measure this machine, networks, and how good predictions are.",
     epilog="`plesio lab COMMAND --help` explains a command and shows examples.",
-    rich_markup_mode=None,
 )
 app.command("compare", cls=DerivedCommand)(compare.compare)
-app.command("run", cls=CheckedCommand, epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(
-    run.run
-)
-app.command("watch", cls=CheckedCommand, epilog=watch.EXAMPLES)(watch.watch)
+app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)
+app.command("watch", epilog=watch.EXAMPLES)(watch.watch)
 app.command("simulate", cls=DerivedCommand)(simulate.simulate)
 app.command("advise", cls=DerivedCommand)(advise.advise)
 app.command("sweep", cls=DerivedCommand)(sweep.sweep)

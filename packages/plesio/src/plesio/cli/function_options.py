@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from plesio.cli.given_once import Commands
 from plesio.core.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
 
-__all__ = ["CheckedCommand", "DerivedCommand", "command_of"]
+__all__ = ["DerivedCommand", "command_of"]
 
 
 def command_of(
@@ -50,20 +51,9 @@ def command_of(
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     name = words.rpartition(" ")[2]
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, cls=CheckedCommand, epilog=examples or _examples(words, name, inputs))(run)
+    alone = Commands(add_completion=False)
+    alone.command(name, epilog=examples or _examples(words, name, inputs))(run)
     return typer.main.get_command(alone)
-
-
-class CheckedCommand(typer.core.TyperCommand):
-    """A command that refuses an option given twice, of which only the last value would count."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))  # which takes them out of its list
-        for one in self.params:
-            if given.count(one) > 1 and one.param_type_name == "option" and not one.multiple:
-                raise ConfigError(f"{one.opts[0]} is given twice; write it once")
-        return super().parse_args(ctx, args)
 
 
 class DerivedCommand(typer.core.TyperCommand):

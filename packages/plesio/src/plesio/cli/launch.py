@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from plesio.cli.cluster_jobs import ClusterJob, job_set, secret_of, slurm_script, torchx_component
+from plesio.cli.given_once import Commands
 from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
 
@@ -55,11 +56,10 @@ Restarts = Annotated[
 ]
 Print = Annotated[bool, typer.Option("--print", help="Show it on standard output, and submit nothing.")]
 
-app = typer.Typer(
+app = Commands(
     name="launch",
     help="Run a training script by Slurm, Kubernetes or TorchX.",
     epilog=EXAMPLES,
-    rich_markup_mode=None,
 )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from plesio.cli.given_once import Commands
 from plesio.cli.options import Json, Overwrite
 from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import columns
@@ -21,7 +22,7 @@ Examples:
   plesio list policies
   plesio list clusters --json clusters.json"""
 
-app = typer.Typer(name="list", epilog=EXAMPLES, rich_markup_mode=None)
+app = Commands(name="list", epilog=EXAMPLES)
 _counts: dict[str, Callable[[], int]] = {}
 
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-import typer
+from plesio.cli.given_once import CommandGroup
 
 __all__ = ["OLD_NAMES", "NamedCommands"]
 
@@ -24,7 +24,7 @@ OLD_NAMES = {
 """The names that go in the next release, and what to write instead."""
 
 
-class NamedCommands(typer.core.TyperGroup):
+class NamedCommands(CommandGroup):
     """The commands of ``plesio``, which answer to their old names too; help lists the new ones alone."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

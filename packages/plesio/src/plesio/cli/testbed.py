@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plesio.cli.given_once import Commands
 from plesio.cli.options import Json, Overwrite
 from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import show
@@ -28,11 +29,10 @@ Examples:
 \b
 A recipe runs there with plesio compare --world testbed. Needs root, and Debian's iproute2."""
 
-app = typer.Typer(
+app = Commands(
     name="testbed",
     help="Make a cluster's hosts on this machine, to run scripts on.",
     epilog=EXAMPLES,
-    rich_markup_mode=None,
 )
 
 Cores = Annotated[
