@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from plesio.core.errors import ConfigError
 from plesio.runtime.job_store import listen, serve_store
-from plesio.runtime.launcher import worker_environment
 from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
+from plesio.runtime.worker_commands import worker_environment
 from plesio.tasks.load import TASKS
 
 if TYPE_CHECKING:

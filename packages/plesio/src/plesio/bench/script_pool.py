@@ -20,11 +20,12 @@ from plesio.core.last_words import brief_error
 from plesio.core.results import RunResult, read_results
 from plesio.cost.calibration import Calibration
 from plesio.protocol.figures import RunFigures
-from plesio.runtime.launcher import Program, host_job
+from plesio.runtime.launcher import host_job
 from plesio.runtime.observer import Observer
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.supervisor import JobOutcome
 from plesio.runtime.worker.job_handle import Chosen
+from plesio.runtime.worker_commands import Program
 from plesio.runtime.worker_output import Outlet
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.island import Island
 
-__all__ = ["asked_for", "check_island", "island"]
+__all__ = ["asked_for", "island", "island_of"]
 
 _made: list[Island] = []
 """This process's, when it has been asked for."""
@@ -41,18 +41,24 @@ def asked_for(place: WorkerPlace | None) -> Island | None:
     return island() if started is not None or _made else None
 
 
-def check_island(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None, scales: bool, saves: bool) -> None:
-    """Refuse what an island cannot do, in one line.
+def island_of(
+    policy: Policy, options: JoinOptions, *, place: WorkerPlace | None, scales: bool, saves: bool
+) -> Island | None:
+    """Return this process's island, as `asked_for` does; what an island cannot do is refused in one line.
 
     Raises:
         ConfigError: There is something.
     """
+    found = asked_for(place)
+    if found is None:
+        return None
     if saves:  # first, as it makes another policy
         raise ConfigError("islands take no checkpoints; leave checkpoint out (--checkpoint)")
     averages = policy.update == "delta" and policy.merge == "mean" and policy.moments == "own" and policy.hook is None
-    if place is not None and (
-        policy.inner is not None or policy.adapts or not (policy.exchange == "store" or averages)
-    ):
+    if place is not None and (policy.adapts or policy.inner is not None):
+        why = "islands do not change their policy" if policy.adapts else "islands are in no racks"
+        raise ConfigError(f"{policy.spec}: {why}; use local_sgd, diloco, ssp or asp by itself")
+    if place is not None and not (policy.exchange == "store" or averages):
         raise ConfigError(
             f"{policy.spec} cannot train islands, whose ranks hold parts of a replica; use local_sgd or diloco, or a "
             "policy on the store (ssp, asp)"
@@ -71,6 +77,7 @@ def check_island(policy: Policy, options: JoinOptions, *, place: WorkerPlace | N
         raise ConfigError("islands train with one server a host: leave out replicas (--replicas)")
     if options.job is not None:
         raise ConfigError("islands train in a job that join makes itself, and under no simulation: leave job out")
+    return found
 
 
 @checked

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 __all__ = [
+    "ALONE_KEY",
+    "GRID_KEY",
     "NEXT_PROCESS_KEY",
     "NEXT_RANK_KEY",
     "WORLD_SIZE_KEY",
@@ -34,6 +36,12 @@ NEXT_PROCESS_KEY = "plesio/next_process"
 
 WORLD_SIZE_KEY = "plesio/world_size"
 """In the job's store: the workers it started with; ranks from there on have joined later."""
+
+ALONE_KEY = "plesio/alone"
+"""In the job's store, where its only worker trains alone."""
+
+GRID_KEY = "plesio/grid"
+"""In the job's store: the grid that its workers have from the command line; empty if none."""
 
 _JOIN_TIMEOUT_S = 5.0
 _LOOK_S = 0.02

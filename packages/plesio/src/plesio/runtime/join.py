@@ -22,7 +22,7 @@ from plesio.policies import Policy
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
-from plesio.runtime.island import asked_for, check_island
+from plesio.runtime.island import island_of
 from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, checkpoints_of, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
@@ -132,9 +132,7 @@ def join(
     place = place_of(options)
     chosen = policy_of(policy, around=around, setting=setting, place=place)
     one = as_one(model, optimizer)
-    island = asked_for(place)
-    if island is not None:
-        check_island(chosen, options, place=place, scales=scaler is not None, saves=setting is not None)
+    island = island_of(chosen, options, place=place, scales=scaler is not None, saves=setting is not None)
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)

@@ -4,20 +4,18 @@ Like torchrun's agent, the launcher itself hosts the job's key-value store on ``
 worker, rank 0 included, leaves the store standing. Unlike torchrun it lets the others go on when one worker fails, and
 a running job takes more workers: a second launcher (``--join``) draws ranks from a counter in the store.
 
-The store has no authentication, so the job's secret is not in it. Workers have it in their environment; a second
-launcher derives it as the first one did, which only the same user can, or is given it
-(`plesio.runtime.transport.job_secret`).
+Workers have the job's secret in their environment; a second launcher derives it as the first one did, which only the
+same user can, or is given it (`plesio.runtime.transport.job_secret`).
 
 A run whose workers have all failed is started again from its last checkpoint, as often as it was asked for. One that
 was stopped is not, nor one that never began: a run that was refused once would be refused again.
 """
 
-import contextlib
 import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +27,10 @@ from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints.claim import FolderClaim
 from plesio.runtime.checkpoints.folder import Folder, Manifest, read_manifest
 from plesio.runtime.checkpoints.setting import CheckpointSetting
+from plesio.runtime.hosted_job import HostedJob
 from plesio.runtime.job_store import (
-    NEXT_PROCESS_KEY,
+    ALONE_KEY,
+    GRID_KEY,
     NEXT_RANK_KEY,
     WORLD_SIZE_KEY,
     connect,
@@ -38,36 +38,26 @@ from plesio.runtime.job_store import (
     parse_address,
     serve_store,
 )
-from plesio.runtime.join_line import join_line, trains_alone
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.started_islands import StartedIslands
-from plesio.runtime.supervisor import JobOutcome, WorkerCommand, supervise
-from plesio.runtime.transport.job_secret import SECRET_VARIABLE, given_secret, secret_of_user, unsigned
+from plesio.runtime.supervisor import JobOutcome, supervise
+from plesio.runtime.transport.job_secret import given_secret, secret_of_user
 from plesio.runtime.worker.environment import (
-    BEGUN_KEY,
-    ENDED_KEY,
-    FINISHED_WITHOUT_KEY,
     GRID_VARIABLE,
     ISLAND_VARIABLE,
     NAME_KEY,
     POLICY_VARIABLE,
     REPLICAS_VARIABLE,
     island_sizes,
-    late_island,
     launcher_policy,
 )
+from plesio.runtime.worker_commands import MeetingPlace, Program, commands_of, late_island_commands
 from plesio.runtime.worker_output import Outlet
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["JoinDefaults", "Program", "host_job", "launch", "listen", "serve_store", "worker_environment"]
-
-_GRID_KEY = "plesio/grid"
-"""In the job's store: the grid that its workers have from the command line; empty if none."""
-
-_ALONE_KEY = "plesio/alone"
-"""In the job's store, where its only worker trains alone."""
+__all__ = ["JoinDefaults", "host_job", "launch", "listen", "serve_store"]
 
 _MOST_WORKERS = 4096
 """Far more than a machine has cores for, and few enough to be started at all."""
@@ -107,20 +97,6 @@ class JoinDefaults:
 
 
 _ALL_OPEN = JoinDefaults()
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A script that workers run, with its arguments and the environment that they have in common.
-
-    Attributes:
-        front: Arguments of Python in front of the script.
-    """
-
-    script: Path
-    args: Sequence[str]
-    environment: Mapping[str, str]
-    front: Sequence[str] = ()
 
 
 def launch(
@@ -255,110 +231,51 @@ def host_job(
     The workers are started first and wait in the backlog of the bound socket while torch is imported here: it takes
     them as long. So too there is no thread yet when they are forked.
     """
-    stores: list[TCPStore] = []  # the store lives as long as somebody refers to it
     name, outlet = uuid.uuid4().hex, outlet or Outlet.standard()
     secret = given_secret() or secret_of_user(name)
     islands = StartedIslands.of(program.environment, num_processes=num_workers)
-    with contextlib.ExitStack() as undo:
-        with site.here():
-            listener = undo.enter_context(listen(port, address=site.address))
-        master_port = listener.getsockname()[1]
-
-        past: list[int] = []
-        known: list[int] = []
-
-        def host_store() -> None:
-            with site.here():
-                stores.append(serve_store(listener, num_workers=len(islands.sizes)))
-            stores[0].set(ENDED_KEY, ",".join(map(str, past)))
-            _enter(program, stores[0], name=name, num_workers=num_workers)
-            join = join_line(
-                [str(program.script), *program.args],
-                address=f"{site.address}:{master_port}",
-                environment=program.environment,
-                sizes=islands.sizes,
-            )
-            known.append(stores[0].num_keys())
-            outlet.say(f"{islands.title}{f'; more can join with: {join}' if join and site is THIS_HOST else ''}")
-
-        ranks = range(num_workers)
-        meet = _Meeting(site, master_port, secret)
-        commands = islands.grouped(_commands(program, ranks=ranks, world_size=num_workers, meet=meet))
-        left = island_restarts
-
-        def again(worker: int) -> Sequence[WorkerCommand]:
-            """Return the processes of another island in the place of this one, which is lost."""
-            nonlocal left
-            if not left or not stores[0].check([BEGUN_KEY]):
-                return ()
-            left -= 1
-            size = islands.size_of(worker)
-            commands = _late_island(program, store=stores[0], sizes=(size,), meet=meet)
-            islands.add(commands)
-            outlet.say(
-                f"island {worker} was lost; worker {commands[0].worker} takes its place, "
-                f"restart {island_restarts - left} of {island_restarts}"
-            )
-            return commands
-
-        def excused() -> set[int]:
-            """Return the workers without which the others have finished the run."""
-            if not stores[0].check([FINISHED_WITHOUT_KEY]):
-                return set()
-            lost = unsigned(stores[0].get(FINISHED_WITHOUT_KEY).decode(), secret=secret, job=name)
-            return set() if lost is None else islands.excused({int(worker) for worker in lost.split(",")})
-
-        def ended(rank: int) -> None:
-            """Tell the workers that wait at the start that this one will not come."""
-            past.append(islands.worker_of(rank))
-            for store in stores:
-                store.set(ENDED_KEY, ",".join(map(str, past)))
-
-        watch = None if look is None else lambda: look(stores[0], secret)
+    with site.here():
+        listener = listen(port, address=site.address)
+    with listener:
+        meet = MeetingPlace(site, listener.getsockname()[1], secret)
+        job = HostedJob(program, meet=meet, islands=islands, outlet=outlet, restarts=island_restarts)
+        commands = commands_of(program, ranks=range(num_workers), world_size=num_workers, meet=meet)
         outcome = supervise(
-            commands, prepare=host_store, excused=excused, ended=ended, again=again, outlet=outlet, look=watch
+            islands.grouped(commands),
+            prepare=lambda: job.begin(listener, name=name, num_processes=num_workers),
+            excused=job.excused,
+            ended=job.ended,
+            again=job.again,
+            outlet=outlet,
+            look=None if look is None else lambda: look(job.store, secret),
         )
-    if not outcome.status and not outcome.joined and num_workers > 1 and stores[0].num_keys() == known[0]:
+    if not outcome.status and not outcome.joined and num_workers > 1 and not job.store_was_used:
         outlet.say(
             f"{program.script} called no plesio.join (nor torch.distributed): {num_workers} copies of it have run, "
             "each on its own"
         )
-    begun = float(stores[0].get(BEGUN_KEY)) if stores[0].check([BEGUN_KEY]) else None
-    return outcome, begun
-
-
-def _enter(program: Program, store: "TCPStore", *, name: str, num_workers: int) -> None:
-    """Set in the job's store what those that join it read."""
-    store.set(NEXT_PROCESS_KEY, str(num_workers))
-    store.set(NAME_KEY, name)
-    if trains_alone(program.environment, num_processes=num_workers):
-        store.set(_ALONE_KEY, "")
-    store.set(_GRID_KEY, program.environment.get(GRID_VARIABLE, ""))  # the last: `_join` waits for it
+    return outcome, job.begun_unix_s
 
 
 def _join(program: Program, *, num_workers: int | None, address: str) -> int:
     host, master_port = parse_address(address)
     store = connect(host, master_port, key=NEXT_RANK_KEY, to="join")
-    grid = str(store.get(_GRID_KEY), encoding="utf-8")
-    if store.check([_ALONE_KEY]):
+    grid = str(store.get(GRID_KEY), encoding="utf-8")
+    if store.check([ALONE_KEY]):
         raise ConfigError(f"--join {address}: one worker trains there, alone; start its job with --workers 2 or more")
     if grid:
         program = replace(program, environment={**program.environment, GRID_VARIABLE: grid})
     if num_workers is None:
         num_workers = GridSetting.parse(grid).stages if grid else 1
-    islands = (
-        StartedIslands.of(program.environment, num_processes=num_workers)
-        if ISLAND_VARIABLE in program.environment
-        else None
-    )
     secret = given_secret() or secret_of_user(str(store.get(NAME_KEY), encoding="utf-8"))
-    meet = _Meeting(THIS_HOST, master_port, secret, host=host)
-    if islands is not None:
-        commands = _late_island(program, store=store, sizes=islands.sizes, meet=meet)
+    meet = MeetingPlace(THIS_HOST, master_port, secret, host=host)
+    if ISLAND_VARIABLE in program.environment:
+        sizes = StartedIslands.of(program.environment, num_processes=num_workers).sizes
+        commands = late_island_commands(program, store=store, sizes=sizes, meet=meet)
     else:
         past = store.add(NEXT_RANK_KEY, num_workers)
         ranks, world_size = range(past - num_workers, past), int(store.get(WORLD_SIZE_KEY))
-        commands = _commands(program, ranks=ranks, world_size=world_size, meet=meet)
+        commands = commands_of(program, ranks=ranks, world_size=world_size, meet=meet)
     ranks = range(commands[0].rank, commands[-1].rank + 1)
 
     def announce() -> None:
@@ -366,76 +283,3 @@ def _join(program: Program, *, num_workers: int | None, address: str) -> int:
         print(f"plesio: joined {address} as {names}", file=sys.stderr, flush=True)
 
     return supervise(commands, prepare=announce).status
-
-
-def _late_island(
-    program: Program, *, store: "TCPStore", sizes: tuple[int, ...], meet: "_Meeting"
-) -> list[WorkerCommand]:
-    """Return the processes of islands that join a running job."""
-    past, past_processes = store.add(NEXT_RANK_KEY, len(sizes)), store.add(NEXT_PROCESS_KEY, sum(sizes))
-    first, world_size = past - len(sizes), int(store.get(WORLD_SIZE_KEY))
-    process, commands = past_processes - sum(sizes), []
-    for worker, size in enumerate(sizes, first):
-        for rank in range(size):
-            variables = {**program.environment, ISLAND_VARIABLE: late_island(worker, rank=rank, size=size)}
-            own = replace(program, environment=variables)
-            [command] = _commands(own, ranks=range(process, process + 1), world_size=world_size, meet=meet)
-            commands.append(replace(command, worker=worker))
-            process += 1
-    return commands
-
-
-@dataclass(frozen=True, slots=True)
-class _Meeting:
-    """The place of a job's workers, and the means by which they find each other.
-
-    Attributes:
-        site: The hosts that run them.
-        port: The port of the job's store.
-        secret: The job's.
-        host: Address of the store, if it is not the site's.
-    """
-
-    site: Site
-    port: int
-    secret: str
-    host: str | None = None
-
-
-def _commands(program: Program, *, ranks: range, world_size: int, meet: _Meeting) -> list[WorkerCommand]:
-    argv = (sys.executable, *program.front, str(program.script), *program.args)
-    master = (meet.host or meet.site.address, meet.port)
-
-    def environment(rank: int) -> dict[str, str]:
-        return worker_environment(
-            program.environment, rank=rank, world_size=world_size, master=master, secret=meet.secret, site=meet.site
-        )
-
-    return [
-        WorkerCommand(rank=rank, argv=meet.site.command(rank, argv), environment=environment(rank)) for rank in ranks
-    ]
-
-
-def worker_environment(
-    base: Mapping[str, str],
-    *,
-    rank: int,
-    world_size: int,
-    master: tuple[str, int],
-    secret: str,
-    site: Site = THIS_HOST,
-) -> dict[str, str]:
-    """Extend ``base`` by torchrun's variables and the secret for one worker; the job's store listens at ``master``."""
-    host, master_port = master
-    return {
-        "OMP_NUM_THREADS": "1",  # as torchrun: N processes with all cores each would fight for them
-        "PYTHONUNBUFFERED": "1",  # a pipe is no terminal: lines would arrive in blocks
-        **base,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        **site.environment(rank, num_workers=world_size),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(master_port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        SECRET_VARIABLE: secret,
-    }

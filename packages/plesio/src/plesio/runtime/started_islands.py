@@ -30,7 +30,8 @@ class StartedIslands:
             one_each = {rank: rank for rank in range(num_processes)}
             return cls((1,) * num_processes, counted(num_processes, "worker"), one_each)
         sizes = island_sizes(text, num_processes=num_processes, by="--island")
-        title = f"{counted(len(sizes), 'island')} of {listed(sizes if len(set(sizes)) > 1 else sizes[:1])} ranks"
+        ranks = f"{listed(sizes)} ranks" if len(set(sizes)) > 1 else counted(sizes[0], "rank")
+        title = f"{counted(len(sizes), 'island')} of {ranks}"
         return cls(sizes, title, dict(enumerate(w for w, size in enumerate(sizes) for _ in range(size))))
 
     def grouped(self, commands: Sequence[WorkerCommand]) -> Sequence[WorkerCommand]:

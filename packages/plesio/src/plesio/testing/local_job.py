@@ -23,9 +23,9 @@ from typing import Any, ClassVar, Self
 
 from plesio.runtime import job_servers
 from plesio.runtime.job_store import listen, serve_store
-from plesio.runtime.launcher import worker_environment
 from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
+from plesio.runtime.worker_commands import worker_environment
 from plesio.testing.forked_server import fork_server
 
 __all__ = ["Ending", "LocalJob"]
