@@ -17,6 +17,7 @@ import typer
 
 from plesio.cli.cluster_jobs import ClusterJob, job_set, secret_of, slurm_script, torchx_component
 from plesio.cli.given_once import Commands
+from plesio.cli.options import Every, JoinPolicy
 from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
 
@@ -36,10 +37,6 @@ Script = Annotated[
 Arguments = Annotated[list[str] | None, typer.Argument(help="Its arguments.")]
 Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Hosts.")]
 WorkersPerNode = Annotated[int, typer.Option("--workers-per-node", metavar="N", min=1, help="Workers on each of them.")]
-Policy = Annotated[
-    str | None,
-    typer.Option("--policy", metavar="POLICY", help="Where plesio.join() names none. [default: adaptive]"),
-]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the job. [default: the script's]")]
 Cpus = Annotated[int, typer.Option("--cpus", metavar="N", min=1, help="Cores of a worker.")]
 Gpus = Annotated[int, typer.Option("--gpus", metavar="N", min=0, help="GPUs of a worker.")]
@@ -47,9 +44,6 @@ Memory = Annotated[int, typer.Option("--memory", metavar="GB", min=1, help="Memo
 Checkpoint = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="DIR", help="Folder for checkpoints, which all nodes see; go on from there."),
-]
-Every = Annotated[
-    str | None, typer.Option("--every", metavar="TIME|STEPS", help="Between two of them. [default: 10 min]")
 ]
 Restarts = Annotated[
     int, typer.Option("--restarts", metavar="N", min=0, help="How often a job that fails is started again.")
@@ -89,7 +83,7 @@ def _job(
     args: Arguments = None,
     nodes: Nodes = 1,
     workers_per_node: WorkersPerNode = 1,
-    policy: Policy = None,
+    policy: JoinPolicy = None,
     name: Name = None,
     cpus: Cpus = 1,
     gpus: Gpus = 0,

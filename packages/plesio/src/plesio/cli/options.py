@@ -8,6 +8,8 @@ import typer
 __all__ = [
     "Arguments",
     "Calibration",
+    "Every",
+    "JoinPolicy",
     "Json",
     "NamedFolder",
     "Out",
@@ -40,6 +42,13 @@ Calibration = Annotated[
     typer.Option("--calibration", metavar="FILE", help="What plesio lab calibrate measured, for the virtual world."),
 ]
 Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
+JoinPolicy = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="POLICY", help="Where plesio.join() names none. [default: adaptive]"),
+]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME|STEPS", help="Between two checkpoints. [default: 10 min]")
+]
 Slow = Annotated[
     list[str] | None,
     typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),

@@ -56,47 +56,56 @@ Takes about ten minutes with three seeds; let nothing else run meanwhile. `estim
 `published` take seconds and run nothing."""
 
 
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="worlds|estimator|published|SCRIPT",
+        help="Which predictions: of the virtual world, of time and memory of a training step, of steps over shaped "
+        "links that others measured, or of a .py file.",
+        show_default=False,
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation."),
+]
+World = Annotated[
+    MeasuredWorld,
+    typer.Option(
+        "--world", help="Where runs are measured: real workers on this machine, or on hosts that are made here."
+    ),
+]
+Policies = Annotated[
+    str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
+]
+Oversubscription = Annotated[
+    str | None,
+    typer.Option(
+        "--oversubscription",
+        metavar="LIST",
+        help="On a testbed of two racks: bandwidth of a rack's interfaces over its uplink's, as in 1,2,4,8",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", "-n", metavar="N", help="Of a script. [default: one a core, 2 to 4]")
+]
+Seeds = Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
+]
+
+
 def validate(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="worlds|estimator|published|SCRIPT",
-            help="Which predictions: of the virtual world, of time and memory of a training step, of steps over shaped "
-            "links that others measured, or of a .py file.",
-            show_default=False,
-        ),
-    ] = WORLDS,
+    what: What = WORLDS,
     args: Arguments = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation."),
-    ] = None,
+    out: Folder = None,
     json_file: Json = None,
-    world: Annotated[
-        MeasuredWorld,
-        typer.Option(
-            "--world", help="Where runs are measured: real workers on this machine, or on hosts that are made here."
-        ),
-    ] = MeasuredWorld.PROCESS,
-    policies: Annotated[
-        str | None, typer.Option("--policies", metavar="LIST", help="Instead of bsp,ssp:4,asp,local_sgd:8")
-    ] = None,
-    oversubscription: Annotated[
-        str | None,
-        typer.Option(
-            "--oversubscription",
-            metavar="LIST",
-            help="On a testbed of two racks: bandwidth of a rack's interfaces over its uplink's, as in 1,2,4,8",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-n", metavar="N", help="Of a script. [default: one a core, 2 to 4]"),
-    ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="LIST", help="A row is a median over them.")] = SEEDS,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep what the folder has of an earlier validation, do the rest.")
-    ] = False,
+    world: World = MeasuredWorld.PROCESS,
+    policies: Policies = None,
+    oversubscription: Oversubscription = None,
+    workers: Workers = None,
+    seeds: Seeds = SEEDS,
+    resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> int:
     """Predict what can be measured, and show the errors.
@@ -117,17 +126,18 @@ def validate(
     published: steps of DDP, local SGD and DiLoCo on four GPUs over links of 50 Mbit/s to 5 Gbit/s, beside what virtual
     time charges for their exchanges; rows that nothing was fitted to come first. It takes the same options.
     """
-    plugged = plug_ins("plesio.validations")
     is_script = what.endswith(".py")
     if not is_script and (args or workers is not None):
         raise ConfigError(f"{args[0] if args else f'--workers {workers}'} is for a script; {what} is none")
+    plugged = plug_ins("plesio.validations")
+    on_hosts = world is not MeasuredWorld.PROCESS or oversubscription is not None
     if what in plugged:
-        if policies is not None or seeds != SEEDS or resume or world is not MeasuredWorld.PROCESS or oversubscription:
+        if policies is not None or seeds != SEEDS or resume or on_hosts:
             raise ConfigError(f"validate {what} does no runs; leave out all options but --out, --json and --overwrite")
         return int(plugged[what].load()(json_file, out=out, overwrite=overwrite))
     # whatever is wrong is said before anything is removed
     if is_script:
-        if world is not MeasuredWorld.PROCESS or oversubscription is not None:
+        if on_hosts:
             raise ConfigError(f"--world and --oversubscription: {what} runs as workers on this machine; leave them out")
         predict = _of_script(Path(what), args or (), policies=policies, seeds=seeds, workers=workers)
     elif what == WORLDS:
@@ -138,6 +148,11 @@ def validate(
     out = out or Path("runs/validation")
     with prepared_folder(out, resume=resume, overwrite=overwrite, names=OUTPUT_NAMES):
         predictions = predict(out)
+    _show(predictions, out=out, json_file=json_file)
+    return 0
+
+
+def _show(predictions: "Sequence[Prediction]", *, out: Path, json_file: Path | None) -> None:
     from plesio.core.predictions import predictions_to_json
     from plesio.report.validation import render_validation, render_validation_page
 
@@ -145,7 +160,6 @@ def validate(
     show(render_validation(predictions))
     typer.echo(f"\n{out / PAGE}")
     write_json(json_file, predictions_to_json(predictions))
-    return 0
 
 
 def _of_workloads(world: MeasuredWorld, *, policies: str | None, seeds: str, oversubscription: str | None) -> "Predict":
