@@ -374,7 +374,7 @@ def policies(draw: st.DrawFn) -> DiLoCo:
         grace=grace,
         fragments=fragments,
         steps=draw(st.sampled_from(["even", *(["dynamic"] if delay < period - 1 else [])])),
-        weight=draw(st.sampled_from(["equal", *(["tokens"] if quorum > 1 or grace else [])])),
+        weight=draw(st.sampled_from(["equal", *(["tokens"] if fragments == 1 and (quorum > 1 or grace) else [])])),
     )
 
 
@@ -436,6 +436,8 @@ def test_losses_and_joins_hold_up_nobody():
         ("diloco:8,exchange=store,late=heloco,outer_momentum=0", "write an outer_momentum above 0, or leave late out"),
         ("diloco:8,exchange=store,late=heloco,outer=sgd", "write outer=nesterov, or leave late out"),
         ("diloco:8,late=heloco", "write exchange=store"),
+        ("diloco:8,exchange=store,late=heloco,delay=2", "leave delay or late out"),
+        ("diloco:8,exchange=store,quorum=2,weight=tokens,fragments=2", "leave fragments or weight out"),
         ("diloco:8,exchange=store,compress=powersgd:2", "write qsgd, topk, fp16 or bf16, or use a policy on the"),
         ("diloco:8,exchange=store,weight=loss", "equal.*tokens"),
         ("diloco:8,outer=adam", "needs one of its own; write .* as in outer_lr=0.003"),

@@ -150,6 +150,16 @@ class DiLoCo(Policy):
                 "diloco: late=heloco turns late deltas by the outer momentum, which outer=nesterov alone has on the "
                 f"store; write {instead}, or leave late out"
             )
+        if self.late == "heloco" and self.delay:
+            raise PolicySpecError(
+                "diloco: late=heloco is for the deltas of slow workers, and behind a delay all are late; leave delay "
+                "or late out"
+            )
+        if self.weight == "tokens" and self.fragments > 1:
+            raise PolicySpecError(
+                "diloco: weight=tokens counts the samples since a worker's last contribution, and a fragment's delta "
+                "covers those of several; leave fragments or weight out"
+            )
         if self.delay >= self.period:
             raise PolicySpecError(
                 f"diloco: on the store a delta is merged before the next is sent; write a delay of {self.period - 1} "

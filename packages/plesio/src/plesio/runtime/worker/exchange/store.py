@@ -257,12 +257,12 @@ class StoreExchange(Exchange):
                 self._gradients[name] = grad if kept else grad.to(wide, copy=True)
 
     def _push(self, fragment: StoreFragment, *, in_full: bool = False) -> None:
-        """Send the update under way; if it has no finite step, report that instead."""
+        """Send the update under way; if the fragment has no finite step, report that instead."""
         clock = self._clock
         if self._synchronous:  # the round's clock, also where a worker ends its run before the period is over
             clock = -(-clock // self._policy.period) * self._policy.period
         self._pushed_clock = clock
-        if self._num_steps:
+        if fragment.num_steps:
             self._send(fragment, in_full=in_full)
         else:
             self._client.not_finite(clock=clock, base_version=fragment.pushed(), fragment=fragment.number)
@@ -388,7 +388,7 @@ class StoreExchange(Exchange):
         for fragment in [*self._fragments[self._turn :], *self._fragments[: self._turn]]:
             if not fragment.unsent:
                 continue
-            if self._num_steps:
+            if fragment.num_steps:
                 self._push(fragment, in_full=True)
             else:
                 self._send(fragment, in_full=True)
