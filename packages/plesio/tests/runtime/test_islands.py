@@ -135,32 +135,36 @@ def test_a_script_that_does_not_ask_for_its_island_is_refused(monkeypatch: pytes
 
 
 class HeardIsland:
-    """Ranks that look at their gradients one after the other, each with those before it."""
+    """Two ranks that look at their gradients one after the other, each with those of the first."""
 
     size = 2
 
     def __init__(self) -> None:
-        self._said: list[str] = []
+        self._said: list[torch.Tensor] = []
 
     def all_texts(self, text: str) -> list[str]:
-        self._said.append(text)
-        return self._said
+        return [text, text]
+
+    def gathered(self, values: torch.Tensor) -> list[torch.Tensor]:
+        self._said.append(values)
+        return [self._said[-1 - (len(self._said) + 1) % 2], values]
 
 
-def test_ranks_that_take_slices_of_a_batch_without_ddp_are_refused():
-    x, y = programs.batch(0, 0)
+def test_ranks_that_take_slices_of_a_batch_without_ddp_are_refused_at_any_step():
+    island: Any = HeardIsland()
+    models = [programs.make_model() for _ in range(2)]
+    replicas = [Replica(model, programs.OPTIMIZERS["momentum"](model), island=island) for model in models]
 
-    def look(x: torch.Tensor, y: torch.Tensor, *, island: Any) -> None:
-        model = programs.make_model()
-        F.cross_entropy(model(x), y).backward()
-        replica = Replica(model, programs.OPTIMIZERS["momentum"](model), island=island)
-        replica.look_at_gradients(looks=False, warn=pytest.fail)
+    def look(rank: int, step: int, cut: slice) -> bool:
+        x, y = (one[cut] for one in programs.batch(step, 0))
+        F.cross_entropy(models[rank](x), y).backward()
+        return replicas[rank].gradients_finite()
 
-    whole, sliced = HeardIsland(), HeardIsland()
-    for island, cut in ((whole, slice(None)), (whole, slice(None)), (sliced, slice(0, None, 2))):
-        look(x[cut], y[cut], island=island)
+    assert look(0, 0, slice(None))
+    assert look(1, 0, slice(None))
+    assert look(0, 1, slice(0, None, 2))
     with pytest.raises(TaskError, match=r'hold "\S+" alike and have different gradients .* whole batch'):
-        look(x[1::2], y[1::2], island=sliced)
+        look(1, 1, slice(1, None, 2))
 
 
 @pytest.mark.parametrize(

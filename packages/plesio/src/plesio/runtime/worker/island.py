@@ -60,6 +60,10 @@ class Island:
         self._talk.all_reduce(flag).wait()
         return flag.item() == 0
 
+    def gathered(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return the values of all ranks, which all have equally many on the CPU; all of them call it."""
+        return self._talk.all_gather(values).wait()
+
     def told(self, text: str) -> str:
         """Return the leader's text on all ranks; all of them call it."""
         return broadcast_text(text, group=self._talk, source=0)

@@ -1,8 +1,9 @@
 """The gradients of an island's ranks at a step: placed as the parameters are, and equal where ranks hold them alike.
 
 Each rank sends a part of what several hold alike (`island_layout`), so each must have the gradient of the island's
-whole batch. Ranks that take slices of it without DDP have not, and would train on a part of each gradient. The sums
-show it: those of equal gradients differ by rounding, those of two slices of a batch by far more.
+whole batch. Ranks that take slices of it without DDP have not, and would train on a part of each gradient. The sums of
+magnitudes show it: those of equal gradients differ by rounding, those of two slices of a batch by far more. They go
+with the flag by which ranks agree that a gradient is finite, so looking at every step takes no collective more.
 """
 
 import json
@@ -16,10 +17,10 @@ from plesio.core.errors import TaskError
 from plesio.runtime.worker.exchange.local_part import block_of, local_part
 from plesio.runtime.worker.island import Island
 
-__all__ = ["check_gradients", "place_gradients"]
+__all__ = ["AlikeGradients", "place_gradients"]
 
 _ROUNDING = 1e-4
-"""Difference of two ranks' sums, relative to the largest sum of magnitudes, that rounding stays below."""
+"""Difference of two ranks' sums, relative to the largest sum, that rounding stays below."""
 
 
 def place_gradients(parameters: Mapping[str, torch.Tensor]) -> None:
@@ -30,38 +31,58 @@ def place_gradients(parameters: Mapping[str, torch.Tensor]) -> None:
             parameter.grad = gradient.redistribute(placements=placed)
 
 
-def check_gradients(parameters: Mapping[str, torch.Tensor], island: Island) -> None:
-    """Refuse gradients that differ between ranks that hold the parameter alike; all ranks of the island call it.
+class AlikeGradients:
+    """The gradients of parameters of which several ranks hold the same part; all ranks of the island make it.
 
-    Raises:
-        TaskError: There is one.
+    Args:
+        parameters: This rank's, by name.
+        island: The ranks.
     """
-    sums = [sum_ for parameter in parameters.values() for sum_ in _sums(parameter.grad)]
-    values = iter(torch.stack([one.to(sums[0].device) for one in sums]).tolist())
-    own = {n: [astuple(block_of(p, name=n)), next(values), next(values)] for n, p in parameters.items()}
-    first: dict[tuple[object, ...], tuple[float, float]] = {}
-    apart: dict[str, float] = {}
-    largest = 0.0
-    for text in island.all_texts(json.dumps(own)):
-        for name, (block, total, magnitude) in json.loads(text).items():
-            held = (name, *block)
-            if held in first:
-                largest = max(largest, magnitude, first[held][1])
-                difference = max(abs(total - first[held][0]), abs(magnitude - first[held][1]))
-                apart[name] = max(difference, apart.get(name, 0.0))
-            first.setdefault(held, (total, magnitude))
-    name = max(apart, key=lambda one: apart[one], default="")
-    if name and apart[name] > _ROUNDING * largest:
-        raise TaskError(
-            f'the ranks of the island hold "{name}" alike and have different gradients of it: give all of them the '
-            "whole batch (and one seed), or call the model in DistributedDataParallel where each takes a slice"
-        )
+
+    def __init__(self, parameters: Mapping[str, torch.Tensor], island: Island) -> None:
+        own = {name: astuple(block_of(parameter, name=name)) for name, parameter in parameters.items()}
+        everywhere = [json.loads(text) for text in island.all_texts(json.dumps(own))]
+        first: dict[str, list[int]] = {}
+        for name in sorted({name for one in everywhere for name in one}):
+            held = [one.get(name, rank) for rank, one in enumerate(everywhere)]
+            first[name] = [held.index(block) for block in held]
+        alike = {name: ranks for name, ranks in first.items() if len(set(ranks)) < len(ranks)}
+        self._island = island
+        self._parameters = {name: parameters.get(name) for name in alike}
+        self._first = torch.tensor(list(alike.values()), dtype=torch.int64).reshape(len(alike), len(everywhere)).T
+        """By rank and parameter, the first rank that holds the same part, ``[ranks, parameters]``."""
+
+    def agree(self, *, finite: bool) -> bool:
+        """Tell whether the gradient is ``finite`` on all ranks of the island, which all call it.
+
+        Raises:
+            TaskError: It is, and ranks that hold a parameter alike have different gradients of it.
+        """
+        magnitudes = [_magnitude(parameter) for parameter in self._parameters.values()]
+        own = torch.tensor([float(not finite)])
+        if magnitudes:
+            own = torch.cat((own, torch.stack([one.to(magnitudes[0].device) for one in magnitudes]).cpu()))
+        everywhere = torch.stack(self._island.gathered(own))
+        if everywhere[:, 0].any():
+            return False
+        sums = everywhere[:, 1:]
+        apart = (sums - sums.gather(0, self._first)).abs()
+        if magnitudes and apart.max() > _ROUNDING * sums.max():
+            name = list(self._parameters)[int(apart.amax(0).argmax())]
+            raise TaskError(
+                f'the ranks of the island hold "{name}" alike and have different gradients of it: give all of them '
+                "the whole batch (and one seed), or call the model in DistributedDataParallel where each takes a slice"
+            )
+        return True
 
 
-def _sums(gradient: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sum of the elements and that of their magnitudes."""
+def _magnitude(parameter: torch.Tensor | None) -> torch.Tensor:
+    """Return the sum of the magnitudes of the gradient's elements."""
+    gradient = None if parameter is None else parameter.grad
     if gradient is None:
-        return torch.zeros(()), torch.zeros(())
+        return torch.zeros(())
     local = local_part(gradient)
     local = local.coalesce().values() if local.is_sparse else local
-    return local.sum(dtype=torch.float32), local.abs().sum(dtype=torch.float32)
+    wide = torch.promote_types(local.dtype, torch.float32)
+    sum_: torch.Tensor = torch.linalg.vector_norm(local, 1, dtype=wide)
+    return sum_.float()

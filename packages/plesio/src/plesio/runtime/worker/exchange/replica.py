@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch.amp import GradScaler
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizers import parts_of
-from plesio.runtime.worker.exchange.alike_gradients import check_gradients, place_gradients
+from plesio.runtime.worker.exchange.alike_gradients import AlikeGradients, place_gradients
 from plesio.runtime.worker.exchange.local_part import local_part, whole_tensor
 from plesio.runtime.worker.exchange.replica_tensors import ReplicaTensors
 from plesio.runtime.worker.exchange.stepper import Stepper
@@ -170,17 +171,12 @@ class Replica:
         """Warn of a step without a gradient, and, at the first, of gradients that a scaler has scaled.
 
         One worker ``looks`` for such a scaler for all, since their scripts are alike.
-
-        Raises:
-            TaskError: At the first step, ranks of an island have different gradients of what they hold alike.
         """
         if not self.has_gradients():
             warn(_NO_GRADIENT)
         if self.island is not None:
             place_gradients(self.parameters)
         if not self._has_stepped:
-            if self.island is not None and self.island.size > 1:
-                check_gradients(self.parameters, self.island)
             self._has_stepped = True
             if looks and self.scaling is None and (line := stray_scaler()) is not None:
                 warn(line)
@@ -236,9 +232,17 @@ class Replica:
         return any(parameter.grad is not None for parameter in self.parameters.values())
 
     def gradients_finite(self) -> bool:
-        """Tell whether the gradient has neither NaN nor infinity, on all ranks of an island."""
+        """Tell whether the gradient has neither NaN nor infinity, on all ranks of an island.
+
+        Raises:
+            TaskError: Ranks of an island have different gradients of what they hold alike.
+        """
         finite = all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
-        return finite if self.island is None else self.island.all_agree(finite)
+        return finite if self._alike is None else self._alike.agree(finite=finite)
+
+    @cached_property
+    def _alike(self) -> AlikeGradients | None:
+        return None if self.island is None else AlikeGradients(self.parameters, self.island)
 
     def true_units(self, clock: int) -> AbstractContextManager[None]:
         """Unscale the gradients within this context, where step ``clock`` is made; at the end the scale moves on."""
