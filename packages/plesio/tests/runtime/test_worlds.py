@@ -83,6 +83,8 @@ ASYNCHRONOUS = [
     Case("asp", servers=2, options={"groups": True, "scheduled": True, "clip": 0.5}),
     Case("asp", servers=1, options={"batch_norm": True, "frozen": True, "unused": True, "loader_workers": 1}),
     Case("ssp:4,period=3", servers=1, options={"pace_s": {0: 0.001, 1: 0.005}}),
+    Case("asp,compress=topk:0.1", servers=2, options={"batch_norm": True}),
+    Case("ssp:4,period=2,compress=qsgd:8", servers=1),
 ]
 BATCH_NORM = [
     Case("local_sgd:4", options={"batch_norm": True}),

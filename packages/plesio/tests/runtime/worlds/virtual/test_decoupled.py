@@ -339,7 +339,7 @@ def train_each(*, policies: list[str]) -> list[list[float]]:
 
 @pytest.mark.timeout(120)
 def test_real_processes_train_what_virtual_workers_do():
-    """With a quorum of all, their order does not matter; without, they end near to it."""
+    """With a quorum of all, their order does not matter; without, they end nearer to it than to the start."""
     policies = ["diloco:5,exchange=store,quorum=3", "diloco:4,exchange=store,quorum=3,fragments=2,compress=topk:0.2"]
     uncertain = "diloco:5,exchange=store,quorum=2,grace=20ms"
     expected = [workers_of(run(one, speeds=(1.0, 1.0, 1.0), num_steps=20))[0].final for one in policies]
@@ -347,12 +347,11 @@ def test_real_processes_train_what_virtual_workers_do():
         on_processes(3, __file__, "train_each", policies=[*policies, uncertain])[0], dtype=torch.float64
     )
     torch.testing.assert_close(found[:2], torch.stack(expected), rtol=0, atol=1e-12)
-    assert float((found[2] - expected[0]).abs().max()) < 0.5
+    assert float((found[2] - expected[0]).norm()) < float((found[2] - flat_of(build()[0])).norm())
 
 
 def test_bytes_count_as_packed():
-    """Two exchanges of each worker have 4 bits a number, and the rest at the end all."""
-    plain, packed = (run(f"diloco:10,exchange=store{one}", num_steps=25).runs[0] for one in ("", ",compress=qsgd:4"))
+    """Two pushes and pulls of each worker have 4 or 8 bits a number, in messages that are otherwise as long."""
+    four, eight = (run(f"diloco:10,exchange=store,compress=qsgd:{bits}", num_steps=25).runs[0] for bits in (4, 8))
     numbers = 5 * 6 + 6 + 6 * 1 + 1
-    in_full, packed_bytes = 8 * numbers, 4 + -(-numbers // 2)
-    assert plain.bytes_sent_total - packed.bytes_sent_total == pytest.approx(16 * (in_full - packed_bytes), abs=900)
+    assert eight.bytes_sent_total - four.bytes_sent_total == 4 * 2 * 2 * (numbers - -(-numbers // 2))
