@@ -10,7 +10,9 @@ them by `--label`.
 
 import argparse
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -77,9 +79,28 @@ def main() -> None:
         results = run_comparison(
             recipe, out=out, resume=(out / "results.json").exists(), progress=progress, world=arguments.world
         )
+    goals = {result.seed: result.evaluations[-1].metric for result in results if result.policy == "bsp"}
     for result in results:
-        points = [f"{point.metric:.4g} after {point.at_s:.1f} s" for point in result.evaluations[-2:]]
-        print(f"{result.policy}, seed {result.seed}: {result.status} in {result.wall_s:.1f} s; {', '.join(points)}")
+        points = [(point.at_s, point.metric) for point in result.evaluations]
+        goal = goals.get(result.seed)
+        reached = None if goal is None else first_s(points, goal=goal)
+        told = "" if goal is None else "; that of bsp never" if reached is None else f"; that of bsp at {reached:.1f} s"
+        end = f"{result.status} in {result.wall_s:.1f} s with {points[-1][1]:.4g}"
+        print(f"{result.policy}, seed {result.seed}: {end}{told}")
+
+
+def first_s(points: Sequence[tuple[float, float]], *, goal: float) -> float | None:
+    """Return the seconds after which the metric is first as good as ``goal``, on lines between points; None if never.
+
+    Args:
+        points: Seconds and metric of each evaluation. The metric is taken to grow or to fall as from first to last.
+        goal: A value of the metric.
+    """
+    sign = 1.0 if points[-1][1] > points[0][1] else -1.0
+    for (before_s, before), (at_s, metric) in pairwise(points):
+        if sign * (metric - goal) >= 0:
+            return before_s + (at_s - before_s) * (goal - before) / (metric - before)
+    return None
 
 
 if __name__ == "__main__":
