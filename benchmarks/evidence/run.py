@@ -9,7 +9,6 @@
     python benchmarks/evidence/run.py straggler
     python benchmarks/evidence/run.py ablation
     python benchmarks/evidence/run.py sensitivity                   # to task, optimizer and bound
-    python benchmarks/evidence/run.py processes --seeds 3           # four real processes on shaped links; idle machine
 
 Runs are kept in runs/evidence/; what is there is not done again, so a table can be come back to.
 """
@@ -21,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from figures import compare
-from processes import CASES, run_on_hosts
 from scenarios import NAMES, check_timed, run_scenarios, show_scenarios
 from settings import SEEDS, TASKS, make
 
@@ -104,12 +102,6 @@ def ablation_table(*, num_seeds: int) -> None:
     show("ablation: digits, slow links, transient stragglers", runs)
 
 
-def processes_table(*, num_seeds: int) -> None:
-    for name in CASES:
-        runs = run_on_hosts(name, policies=["bsp", "adaptive"], seeds=SEEDS[:num_seeds])
-        show(f"four real processes, {name}", runs)
-
-
 def sensitivity_table(*, num_seeds: int) -> None:
     """Hold fixed bounds against adaptive on slow links, by task and optimizer."""
     # under local_sgd:H a worker sees the others' steps H - 1 steps late at most, so a bound of s is a period of s + 1
@@ -163,7 +155,6 @@ TABLES: Mapping[str, Callable[..., None]] = {
     "straggler": straggler_table,
     "ablation": ablation_table,
     "sensitivity": sensitivity_table,
-    "processes": processes_table,
 }
 
 

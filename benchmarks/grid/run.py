@@ -1,4 +1,4 @@
-"""A grid beside plain model parallelism and pipelines, on one cut: the numbers of docs/grid.md, and a page of them.
+"""A grid beside plain model parallelism and pipelines, on one cut: the numbers of docs/grid.md.
 
     python benchmarks/grid/run.py                        # all parts; about half an hour
     python benchmarks/grid/run.py throughput             # paced stages of 20 ms, K = 2, 3, 4
@@ -7,12 +7,12 @@
     python benchmarks/grid/run.py computing              # two stages that compute, on two cores
     python benchmarks/grid/run.py memory                 # what each stage of four takes
     python benchmarks/grid/run.py learning               # accuracy over samples and over time, on digits
-    python benchmarks/grid/run.py page                   # the page again, of what has been measured
+    python benchmarks/grid/run.py tables                 # the tables again, of what has been measured
     python benchmarks/grid/run.py throughput --quick     # only show that it works
 
 Each part is modelled in the virtual world and measured with real processes, which take turns. As root the processes
 take precedence over others on the machine. Writes benchmarks/results/grid.json, of which each part replaces its own,
-and benchmarks/results/grid.html.
+and prints its tables.
 """
 
 import argparse
@@ -28,12 +28,11 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # the hosts' addresses have no name
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measured_parts import PARTS, Plan
-from page import render
+from tables import tables
 
-from record import save
+from record import print_table, save
 
 RESULTS = Path(__file__).parents[1] / "results" / "grid.json"
-PAGE = RESULTS.with_suffix(".html")
 
 
 def results_so_far() -> dict[str, Any]:
@@ -53,21 +52,21 @@ def measure(part: str, work: Callable[[Plan], Mapping[str, Any]], plan: Plan) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} or page; all if none is named")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} or tables; all if none is named")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of what is measured")
     parser.add_argument("--quick", action="store_true", help="few stages, once")
     arguments = parser.parse_args()
-    unknown = set(arguments.parts) - {*PARTS, "page"}
+    unknown = set(arguments.parts) - {*PARTS, "tables"}
     if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; write {', '.join(PARTS)} or page")
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; write {', '.join(PARTS)} or tables")
     plan = Plan(repeats=1 if arguments.quick else arguments.repeats, quick=arguments.quick)
     for part in arguments.parts or PARTS:
         if part in PARTS:
             measured = measure(part, PARTS[part], plan)
             results = {**results_so_far(), part: measured}
             save("grid", settings={"repeats": plan.repeats, "quick": plan.quick}, results=results, met=True)
-    PAGE.write_text(render(results_so_far()), encoding="utf-8")
-    print(f"written: {PAGE}")
+    for table in tables(results_so_far()):
+        print_table(table.title, columns=table.headers, rows=table.rows)
 
 
 if __name__ == "__main__":

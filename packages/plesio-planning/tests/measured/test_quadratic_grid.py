@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from quadratic_grid import QuadraticChain, delays_of, shrinking_rate, train_chain
 
 from plesio.core.mixing import Mixing
 from plesio.policies.compression import parse_compression
@@ -10,6 +9,7 @@ from plesio.policies.grid import GridSetting
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.dynamics import stability_limit_of_delays
 from plesio_planning.theory.grid import consensus_rate, grid
+from quadratic_grid import QuadraticChain, delays_of, shrinking_rate, train_chain
 
 NUM_TICKS = 120
 BATCH = 2

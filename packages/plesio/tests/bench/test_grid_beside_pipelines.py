@@ -1,4 +1,4 @@
-"""The comparison in benchmarks/grid: what its numbers and its page rest on."""
+"""The comparison in benchmarks/grid: what its numbers and tables rest on."""
 
 import sys
 from collections.abc import Iterator
@@ -89,8 +89,8 @@ def test_what_is_steady_is_counted_from_where_the_pipeline_is_full():
     assert (found.period_s, found.bubble) == (2.0, 0.5)
 
 
-def test_the_page_says_what_was_reached(tmp_path: Path):
-    from page import criteria, render
+def test_the_tables_say_what_was_reached():
+    from tables import criteria, tables
 
     def row(case: str, virtual_s: float | None, *real_s: float, **more: object) -> dict[str, object]:
         synchronous = case.startswith(("1F1B", "GPipe", "ZB-V"))
@@ -121,4 +121,4 @@ def test_the_page_says_what_was_reached(tmp_path: Path):
     assert said["100 Mbit/s, 1 ms, 1,000 bytes: 1.3x the best synchronous"] == ("1.00x", "1.20x")
     straggler = "K = 2, straggler in any stage, decoupled, delay 2 (plesio): at most half of 1F1B's loss"
     assert said[straggler] == ("2.4 % of 20.0 %", "–")
-    assert render(found).count("<figure") == 3
+    assert len(tables(found)) == 7

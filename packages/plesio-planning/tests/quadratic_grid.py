@@ -10,18 +10,17 @@ Every update notes the weights before it and its gradient; what `plesio_planning
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from plesio.cost.cluster import Cluster
+import plesio
 from plesio.policies.grid import GridSetting
-from plesio.runtime.grid.grid import Grid
-from plesio.runtime.grid.join_grid import grid
 from plesio.runtime.worlds.virtual import simulate
+from support.workers import cluster_of_racks
 
 __all__ = ["ChainRun", "QuadraticChain", "delays_of", "shrinking_rate", "train_chain"]
 
@@ -213,7 +212,7 @@ def train_chain(
             made[0].weights, made[0].gradients = [], []
             return made[0]
 
-        with grid(parts, optimizer, _loss_of(chain), setting=setting) as session:
+        with plesio.grid(parts, optimizer, _loss_of(chain), setting=setting) as session:
             random = np.random.default_rng([seed, session.group])
             for tick in range(num_ticks):
                 noise = random.normal(scale=(stage_variance / each) ** 0.5, size=(batch_size, size))
@@ -224,7 +223,7 @@ def train_chain(
             session.finish()
             notes[session.rank] = made[0]
 
-    simulate(work, num_workers=setting.num_workers, cluster=Cluster.one_host(setting.num_workers)).values()
+    simulate(work, num_workers=setting.num_workers, cluster=cluster_of_racks([setting.num_workers])).values()
     return ChainRun(
         chain=chain,
         setting=setting,
@@ -233,7 +232,7 @@ def train_chain(
     )
 
 
-def _disturb(session: Grid, deviation: float, *, seed: int) -> None:
+def _disturb(session: Any, deviation: float, *, seed: int) -> None:
     random = np.random.default_rng([seed, 1, session.rank])
     with torch.no_grad():
         for parameter in session.layers.parameters():

@@ -1,15 +1,13 @@
-"""The page of the comparison: its numbers as charts and tables, and each criterion beside what was found."""
+"""The tables of the comparison, and each criterion beside what was found."""
 
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
-from plesio.report.document import Document, pictures, section
-from plesio.report.page_frame import render_document
+from plesio.core.charts import Table
 
-__all__ = ["criteria", "render", "tables"]
+__all__ = ["criteria", "tables"]
 
 Row = Mapping[str, Any]
 NOTHING = "–"
@@ -72,35 +70,6 @@ def throughput_table(found: Row, stages: int) -> Table:
     )
 
 
-def throughput_chart(found: Row) -> LineChart:
-    """Draw the throughput over that of sequential model parallelism, by K."""
-    by_case: dict[str, list[tuple[int, float, float]]] = {}
-    for row in found["rows"]:
-        base = _starting(found["rows"], "sequential", stages=row["stages"])
-        kind = row["case"].partition(", m")[0]
-        multiple = row["case"].partition(", m = ")[2]
-        rounds = int(multiple or 0) // row["stages"]
-        name = f"{kind}, m = {'' if rounds == 1 else rounds}K" if multiple else kind
-        by_case.setdefault(f"{name} ({row['runner']})", []).append(
-            (row["stages"], _virtual(base) / _virtual(row), real_s(base) / real_s(row))
-        )
-    series = []
-    for name, points in by_case.items():
-        stages = [one for one, _, _ in points]
-        series.append(Series(name=name, group=name, x=stages, y=[one for _, one, _ in points]))
-        series.append(Series(name=name, group=name, x=stages, y=[one for _, _, one in points], style="points"))
-    return LineChart(
-        slug="throughput",
-        title="Decoupled stages are K times as fast as one after the other",
-        caption="Micro-batches a second over those of sequential model parallelism, by stages: lines in the virtual "
-        "world, points measured with real processes (medians).",
-        x=Axis(title="stages", ticks={2: "2", 3: "3", 4: "4"}),
-        y=Axis(title="of sequential", from_zero=True),
-        series=series,
-        wide=True,
-    )
-
-
 def links_tables(found: Row) -> Iterator[Table]:
     for setting in found["settings"]:
         best = min(_virtual(row) for row in setting["rows"] if row["synchronous"])
@@ -121,21 +90,6 @@ def links_tables(found: Row) -> Iterator[Table]:
                 for row in setting["rows"]
             ],
         )
-
-
-def links_chart(found: Row) -> BarChart:
-    setting = found["settings"][-1]
-    rows = [row for row in setting["rows"] if not row["case"].startswith("sequential")]
-    values = [real_s(row) if row["real_s"] else _virtual(row) for row in rows]
-    return BarChart(
-        slug="links",
-        title="Over slow links decoupled stages wait for no round trip",
-        caption=f"Milliseconds from one micro-batch to the next over 100 Mbit/s with {1e3 * setting['latency_s']:g} ms "
-        f"of latency, messages of {setting['message_bytes']:,} bytes; medians.",
-        axis=Axis(title="time (ms)", from_zero=True),
-        rows=[f"{row['case']} ({row['runner']})" for row in rows],
-        parts={"time": [1e3 * value for value in values]},
-    )
 
 
 def losses(found: Row, *, real: bool) -> list[tuple[int, str, str, dict[str, float]]]:
@@ -185,18 +139,6 @@ def memory_table(found: Row) -> Table:
     )
 
 
-def memory_chart(found: Row) -> BarChart:
-    return BarChart(
-        slug="memory",
-        title="Copies of weights are the price of stages that nobody waits for",
-        caption="Resident memory of the process that takes most, beside the network's weights: gradients, optimizer "
-        "state, activations, messages, and copies of weights.",
-        axis=Axis(title="memory (MB)", from_zero=True),
-        rows=[row["case"] for row in found["rows"]],
-        parts={"most": [max(row["bytes"]) / 1e6 for row in found["rows"]]},
-    )
-
-
 def _mean_to_target(row: Row) -> float:
     values = row["seconds_to_target"]
     return math.nan if None in values else statistics.fmean(values)
@@ -235,33 +177,6 @@ def learning_table(found: Row) -> Table:
         f"{100 * found['target']:g} % (virtual)",
         headers=("schedule", "step size", "accuracy at the end", "all samples", "to the target"),
         rows=rows,
-    )
-
-
-def learning_chart(found: Row) -> LineChart:
-    series = []
-    for row in found["rows"]:
-        curves = row["curves"]
-        values = list(zip(*(curve["accuracies"] for curve in curves), strict=True))
-        series.append(
-            Series(
-                name=row["case"],
-                x=curves[0]["seconds"],
-                y=[100 * statistics.fmean(each) for each in values],
-                low=[100 * min(each) for each in values],
-                high=[100 * max(each) for each in values],
-            )
-        )
-    return LineChart(
-        slug="learning",
-        title="Accuracy over time, on one cut",
-        caption="Held-out accuracy on digits over virtual seconds: mean and range of the seeds, each schedule with its "
-        "own tuned step size.",
-        x=Axis(title="time (s)", from_zero=True),
-        y=Axis(title="accuracy (%)", view=(80, 100)),
-        series=series,
-        levels=[100 * found["target"]],
-        wide=True,
     )
 
 
@@ -336,33 +251,3 @@ def tables(found: Mapping[str, Row]) -> list[Table]:
         if name in found:
             made.append(draw(found[name]))
     return made
-
-
-def charts(found: Mapping[str, Row]) -> list[Chart]:
-    drawers = {
-        "throughput": throughput_chart,
-        "links": links_chart,
-        "memory": memory_chart,
-        "learning": learning_chart,
-    }
-    return [draw(found[name]) for name, draw in drawers.items() if name in found]
-
-
-def render(found: Mapping[str, Row]) -> str:
-    """Render the page as one HTML document.
-
-    Args:
-        found: The numbers of each part that was measured.
-    """
-    document = Document(
-        title="Plesio: a grid beside pipelines",
-        heading="A grid beside pipelines, on one cut",
-        facts=[
-            "Plain model parallelism, GPipe, 1F1B, interleaved 1F1B, ZB-V and PipeDream-2BW beside decoupled stages."
-        ],
-        sections=[
-            pictures(charts(found)),
-            *(section(one.title, one, slug=f"table-{place}") for place, one in enumerate(tables(found))),
-        ],
-    )
-    return render_document(document)
