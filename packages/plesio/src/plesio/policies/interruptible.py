@@ -60,6 +60,10 @@ class Interruptible(SteeredPolicy):
         return self.policy.goes_by_racks
 
     @property
+    def shards(self) -> bool:
+        return self.policy.shards
+
+    @property
     def needs_server_optimizer(self) -> bool:
         return self.policy.needs_server_optimizer
 

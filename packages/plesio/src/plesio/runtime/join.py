@@ -215,7 +215,7 @@ class _Run:
             self.setting,
             self.replica,
             resumed=resumed,
-            policy=self.policy.title,
+            policy=self.policy,
             seed=self.options.info.seed,
             rank=rank,
             num_workers=num_workers,

@@ -25,8 +25,10 @@ def policy_of(
         ConfigError: Script and launcher name different policies, or the policy shards and cannot do what is asked for.
     """
     chosen = _chosen(given) if around is None or around.policy is None else _parsed(around.policy)
-    if place is not None and chosen.shards:
-        _check_sharded(chosen, late=place.late, saves=setting is not None)
+    if place is not None and place.late and chosen.shards:
+        raise ConfigError(
+            f"no worker can join {chosen.spec} while it runs: each holds a part that was cut at the start"
+        )
     if setting is None:
         return chosen
     setting.prepare()
@@ -48,14 +50,3 @@ def _chosen(given: Policy | str | None) -> Policy:
 
 def _parsed(policy: Policy | str) -> Policy:
     return parse_policy(policy) if isinstance(policy, str) else policy
-
-
-def _check_sharded(policy: Policy, *, late: bool, saves: bool) -> None:
-    if late:
-        raise ConfigError(
-            f"no worker can join {policy.spec} while it runs: each holds a part that was cut at the start"
-        )
-    if saves:
-        raise ConfigError(
-            f"{policy.spec} takes no checkpoints; save session.state_dict(), which is whole, and leave checkpoint out"
-        )

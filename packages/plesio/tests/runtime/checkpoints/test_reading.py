@@ -36,7 +36,7 @@ def write(replica: Replica, path: Path, *, num_shares: int = 2) -> None:
     path.mkdir(exist_ok=True)
     shares = [tensors.Share(number, tensors.state_of(replica), num_shares=num_shares) for number in range(num_shares)]
     places = [share.write(path)[1] for share in shares]
-    shares[0].finish(path, {name: place for one in places for name, place in one.items()})
+    shares[0].finish(path, [place for one in places for place in one])
 
 
 def assert_equal(one: Any, other: Any) -> None:

@@ -22,7 +22,9 @@ def run(workers: int, **arguments: Any) -> dict[int, Ending]:
         return job.run(PROGRAMS, "train", timeout_s=100, **arguments)
 
 
-@pytest.mark.parametrize("policy", ["bsp", "diloco:4,fragments=2", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "policy", ["bsp", "diloco:4,fragments=2", "fsdp", pytest.param("local_sgd:4", marks=pytest.mark.slow)]
+)
 def test_a_killed_run_ends_as_if_nothing_had_happened(policy: str, tmp_path: Path):
     whole = values_of(run(2, policy=policy, folder=str(tmp_path / "whole")))
     endings = run(2, policy=policy, folder=str(tmp_path / "killed"), die_at=40, die=1, elastic=False)
@@ -54,8 +56,20 @@ def test_it_goes_on_with_fewer_workers(tmp_path: Path):
     assert again[0]["sha"] == again[1]["sha"]
 
 
+def test_parts_are_cut_anew_for_other_workers(tmp_path: Path):
+    """Two workers go on from the parts of three as they do under bsp from whole replicas."""
+    ends = {}
+    for policy in ("bsp", "fsdp"):
+        run(3, policy=policy, folder=str(tmp_path / policy), die_at=20, die=2, elastic=False)
+        ends[policy] = values_of(run(2, policy=policy, folder=str(tmp_path / policy)))
+    for whole, cut in zip(ends["bsp"], ends["fsdp"], strict=True):
+        assert cut["seen"] == whole["seen"]
+        assert cut["metrics"] == pytest.approx(whole["metrics"], rel=1e-4)
+    assert ends["fsdp"][0]["sha"] == ends["fsdp"][1]["sha"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "name"), [("asp", "adamw"), ("bsp", "sgd")])
+@pytest.mark.parametrize(("policy", "name"), [("asp", "adamw"), ("bsp", "sgd"), ("fsdp", "adamw")])
 def test_plain_torch_reads_it(policy: str, name: str, tmp_path: Path):
     values_of(run(2, policy=policy, folder=str(tmp_path), optimizer=name))
     assert_plain_torch_reads(checkpoints(tmp_path)[-1], name)

@@ -21,7 +21,14 @@ from runtime.checkpoint_programs import NUM_EPOCHS, NUM_SAMPLES, assert_plain_to
 SIXTEEN_BITS: dict[str, Any] = {"dtype": "bfloat16"}
 SCALED: dict[str, Any] = {"scale": 1024.0}
 SPEEDS = (1.0, 0.6, 0.9, 1.1)
-ON_COLLECTIVE = ("bsp", "delayed:1", "local_sgd:4", "local_sgd:8,delay=4", "local_sgd:4,inner_rate=0.5,momentum=0.5")
+ON_COLLECTIVE = (
+    "bsp",
+    "fsdp",
+    "delayed:1",
+    "local_sgd:4",
+    "local_sgd:8,delay=4",
+    "local_sgd:4,inner_rate=0.5,momentum=0.5",
+)
 OUTER = ("diloco:4", "diloco:8,fragments=2,delay=2", "diloco:4,compress=qsgd:4+feedback")
 COMPRESSED = ("bsp,compress=powersgd:2", "bsp,compress=qsgd:8", "local_sgd:4,compress=topk:0.1")
 ON_STORE = (

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from plesio.policies import Policy
 from plesio.protocol.to_server import Saving
 from plesio.protocol.to_worker import ServerState
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
@@ -30,6 +31,7 @@ class WorkerCheckpoints:
         pages: The state that server 0 begins with; worker 0 sends them.
         resumed: What the run goes on from; None if it begins.
         point: The quiescent point that the run goes on from.
+        loads_late: The replica has yet to get its parameters and optimizer state when its exchange is made.
     """
 
     saver: CheckpointSaver
@@ -37,6 +39,7 @@ class WorkerCheckpoints:
     pages: tuple[str, ...] = ()
     resumed: ResumedCheckpoint | None = None
     point: QuiescentPoint | None = None
+    loads_late: bool = False
 
     @classmethod
     def begin(
@@ -45,7 +48,7 @@ class WorkerCheckpoints:
         replica: Replica,
         *,
         resumed: ResumedCheckpoint | None,
-        policy: str,
+        policy: Policy,
         seed: int,
         rank: int,
         num_workers: int,
@@ -53,7 +56,8 @@ class WorkerCheckpoints:
     ) -> "WorkerCheckpoints":
         """Give the replica the parameters and the optimizer state of the checkpoint to go on from, if there is one.
 
-        ``policy`` is as it was asked for; the meter goes on from the checkpoint's figures.
+        The meter goes on from the checkpoint's figures. Where the policy shards, `past` gives the replica these when it
+        is in parts, so that no worker has all of the optimizer's state.
 
         Raises:
             ConfigError: Another job has the folder, or the optimizer has what cannot be saved.
@@ -65,7 +69,7 @@ class WorkerCheckpoints:
         saver = CheckpointSaver(
             writer=Writer.of(setting, rank=rank, warn=meter.warn, callbacks=meter.callbacks),
             replica=replica,
-            policy=policy,
+            policy=policy.title,
             seed=seed,
             registered=Registered(None if resumed is None else resumed.own["registered"]),
             optimizers=records(replica) if resumed is None else resumed.manifest.optimizers,
@@ -74,7 +78,9 @@ class WorkerCheckpoints:
         if replica.scaling is not None:
             saver.register("scaler", replica.scaling.scaler)
         every_s, every_steps = parse_every(setting.every)
-        differences = [] if resumed is None else resumed.load(replica)
+        differences = [] if resumed is None else resumed.check(replica)
+        if resumed is not None and not policy.shards:
+            resumed.load(replica)
         text = "" if resumed is None else resumed.server_state()
         if rank == 0:
             saver.writer.take_folder()  # when nothing can be refused any more
@@ -94,11 +100,16 @@ class WorkerCheckpoints:
             num_pages=len(pages),
         )
         point = resumed.point(same_workers=workers == manifest.workers)
-        return cls(saver=saver, saving=saving, pages=pages if rank == 0 else (), resumed=resumed, point=point)
+        pages = pages if rank == 0 else ()
+        late = policy.shards
+        return cls(saver=saver, saving=saving, pages=pages, resumed=resumed, point=point, loads_late=late)
 
     def past(self) -> WorkerPast:
+        """Return the run's past, when the exchange has been made."""
         if self.resumed is None:
             return WorkerPast()
+        if self.loads_late:
+            self.resumed.load(self.saver.replica)
         optimizer = self.saver.replica.optimizer
         self.saver.replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]

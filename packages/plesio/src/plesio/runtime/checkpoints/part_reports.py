@@ -28,11 +28,21 @@ _LOOK_S = 0.02
 
 
 class FilePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Place of a tensor or a value in a file."""
+    """Place in a file of a value, or of a box of a tensor.
 
+    Attributes:
+        name: Name of the tensor or value.
+        offset: First byte in the file.
+        begins: First index of the box, by dimension; None for a value.
+        sizes: Shape of the box.
+    """
+
+    name: str
     file: str
     offset: int
     num_bytes: int
+    begins: tuple[int, ...] | None = None
+    sizes: tuple[int, ...] = ()
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +50,13 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         files: Those that it has written.
-        places: What of them is where, by name.
+        places: What of them is where.
         report: Its totals by then, where they go into the state of server 0.
         error: Why it has not written its part.
     """
 
     files: dict[str, WrittenFile] = msgspec.field(default_factory=dict)
-    places: dict[str, FilePlace] = msgspec.field(default_factory=dict)
+    places: tuple[FilePlace, ...] = ()
     report: Report | None = None
     error: str | None = None
 

@@ -1,7 +1,8 @@
 """Reads the tensors and values of a checkpoint, which torch.distributed.checkpoint's format keeps as files in a file.
 
-A tensor is copied once, from the file to where it stays. torch's own reader allocates it, reads it into a second one,
-and copies that, which takes two to three times as long (`benchmarks/bench_checkpoint.py`).
+A tensor in one piece is copied once, from the file to where it stays. torch's own reader allocates it, reads it into a
+second one, and copies that, which takes two to three times as long (`benchmarks/bench_checkpoint.py`). A process that
+holds parts keeps its part of each tensor before the next one is read.
 
 Nothing that is read can run. torch's table of contents, ``.metadata``, is a pickle, and torch's own reader runs
 whatever a pickle says; here it may name the few classes that such a table is made of. Values are read with
@@ -10,8 +11,8 @@ whatever a pickle says; here it may name the few classes that such a table is ma
 
 import io
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -19,14 +20,16 @@ import numpy as np
 import torch
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.utils import _create_file_view
 
 from plesio.core.errors import DataError
 
-__all__ = ["StateDict", "check", "plain", "read"]
+__all__ = ["Place", "StateDict", "check", "plain", "read", "shapes"]
 
 StateDict = dict[str, Any]
+Place = Callable[[Sequence[Any], torch.Tensor], torch.Tensor]
+"""Makes what is kept of a tensor, given the keys that lead to it and all of it."""
 
 _TABLE = ".metadata"
 _CLASSES = {
@@ -45,7 +48,7 @@ _CLASSES = {
 }
 
 
-def read(path: Path) -> StateDict:
+def read(path: Path, *, place: Place = lambda keys, tensor: tensor) -> StateDict:
     """Read all tensors and values of the checkpoint in this folder, as ``{"model": ..., "optimizer": ...}``.
 
     Raises:
@@ -53,10 +56,31 @@ def read(path: Path) -> StateDict:
     """
     with _as_data_error(path):
         table = _table(path)
-        state: StateDict = dict(unflatten_state_dict(dict(_values(path, table)), table.planner_data))
+        keys = table.planner_data
+        flat = {
+            name: place(keys[name], value) if isinstance(value, torch.Tensor) else value
+            for name, value in _values(path, table)
+        }
+        state: StateDict = dict(unflatten_state_dict(flat, keys))
         state["model"].keys()
         state["optimizer"].setdefault("state", {})  # a table without entries is not in the file
         return state
+
+
+def shapes(path: Path) -> dict[str, torch.Size | None]:
+    """Return the shapes of the model's tensors in the checkpoint in this folder, by name; None for what is none.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    with _as_data_error(path):
+        table = _table(path)
+        entries = [(table.planner_data[name], entry) for name, entry in table.state_dict_metadata.items()]
+        return {
+            keys[1]: entry.size if isinstance(entry, TensorStorageMetadata) and len(keys) == 2 else None
+            for keys, entry in entries
+            if keys[0] == "model"
+        }
 
 
 def check(path: Path) -> None:
@@ -114,34 +138,58 @@ def _is_dtype(module_name: str, global_name: str) -> bool:
     return module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype)
 
 
+_Places = list[tuple[MetadataIndex, _StorageInfo]]
+
+
 def _values(path: Path, table: Metadata) -> Iterator[tuple[str, Any]]:
-    by_file: dict[str, list[tuple[str, _StorageInfo]]] = {}
-    for index, place in table.storage_data.items():
-        by_file.setdefault(place.relative_path, []).append((index.fqn, place))
-    for name, places in by_file.items():
-        if Path(name).name != name:
-            raise ValueError(f"{_TABLE} names {name}, which is in another folder")
-        with (path / name).open("rb") as file:
-            for key, place in places:
-                entry = table.state_dict_metadata[key]
-                if isinstance(entry, TensorStorageMetadata):
-                    yield key, _tensor(file, place, entry)
-                else:
-                    yield key, _value(file, place)
+    found: dict[str, _Places] = {}
+    for index, where in table.storage_data.items():
+        if Path(where.relative_path).name != where.relative_path:
+            raise ValueError(f"{_TABLE} names {where.relative_path}, which is in another folder")
+        found.setdefault(index.fqn, []).append((index, where))
+    with ExitStack() as opened:
+        files = {
+            name: opened.enter_context((path / name).open("rb"))
+            for name in dict.fromkeys(where.relative_path for where in table.storage_data.values())
+        }
+        for key, places in found.items():
+            entry = table.state_dict_metadata[key]
+            if isinstance(entry, TensorStorageMetadata):
+                yield key, _tensor(files, places, entry)
+            else:
+                [(_, where)] = places
+                yield key, _value(files[where.relative_path], where)
 
 
-def _tensor(file: io.BufferedReader, place: _StorageInfo, entry: TensorStorageMetadata) -> torch.Tensor:
-    """Read a whole tensor, whose elements lie in the file in order (`plesio.runtime.checkpoints.tensors.Share`)."""
-    dtype = entry.properties.dtype
-    if entry.size.numel() == 0:
-        return torch.empty(entry.size, dtype=dtype)
+def _tensor(files: Mapping[str, io.BufferedReader], places: _Places, entry: TensorStorageMetadata) -> torch.Tensor:
+    """Read a whole tensor, in one piece or in boxes."""
+    sizes = {box.offsets: box.sizes for box in entry.chunks}
+    boxes = [(at, sizes[at], where) for index, where in places for at in [index.offset or torch.Size()]]
+    if sum(size.numel() for _, size, _ in boxes) != entry.size.numel():
+        raise ValueError(f"{_TABLE} names other parts of a tensor than there are")
+    whole = None
+    for begins, size, where in boxes:
+        part = _part(files[where.relative_path], where, size, entry.properties.dtype)
+        if size == entry.size:
+            return part
+        if whole is None:
+            whole = torch.empty(entry.size, dtype=part.dtype)
+        whole[tuple(slice(begin, begin + n) for begin, n in zip(begins, size, strict=True))] = part
+    assert whole is not None, "it has parts"
+    return whole
+
+
+def _part(file: io.BufferedReader, place: _StorageInfo, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Read a box, whose elements lie in the file in order (`plesio.runtime.checkpoints.tensors.Share`)."""
+    if size.numel() == 0:
+        return torch.empty(size, dtype=dtype)
     view = _create_file_view(file, place.offset, place.length)
     archive: Any = torch._C.PyTorchFileReader(cast("IO[bytes]", view))
     file.seek(place.offset + archive.get_record_offset("data/0"))
-    elements = np.empty(entry.size.numel() * dtype.itemsize, dtype=np.uint8)
+    elements = np.empty(size.numel() * dtype.itemsize, dtype=np.uint8)
     if file.readinto(elements.data) != elements.nbytes:
         raise EOFError(f"{file.name} ends within a tensor")
-    return torch.frombuffer(elements, dtype=dtype).reshape(entry.size)
+    return torch.frombuffer(elements, dtype=dtype).reshape(size)
 
 
 def _value(file: io.BufferedReader, place: _StorageInfo) -> Any:

@@ -57,8 +57,8 @@ class ResumedCheckpoint:
         own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
         return cls(path=path, manifest=manifest, own=own, is_own=is_own)
 
-    def load(self, replica: Replica) -> list[str]:
-        """Set parameters, buffers and the optimizer's state.
+    def check(self, replica: Replica) -> list[str]:
+        """Check that it is of this model and optimizer.
 
         Returns:
             What the program has set otherwise in the optimizer, in lines.
@@ -66,13 +66,18 @@ class ResumedCheckpoint:
         Raises:
             DataError: It is of another model or optimizer.
         """
-        state = reading.read(self.path)
-        tensors.check_model(replica, state)
-        differences = changes(records(replica), self.manifest.optimizers)
-        tensors.load(replica, state)
+        tensors.check_model(replica, reading.shapes(self.path))
+        return changes(records(replica), self.manifest.optimizers)
+
+    def load(self, replica: Replica) -> None:
+        """Set parameters, buffers and the optimizer's state: of a replica in parts those that are here.
+
+        Raises:
+            DataError: They cannot be read.
+        """
+        tensors.load(replica, reading.read(self.path, place=tensors.placing(replica)))
         if self.is_own:
             worker.take_own_state(replica, self.own)
-        return differences
 
     def point(self, *, same_workers: bool) -> QuiescentPoint:
         """Return where the run stood.

@@ -82,15 +82,21 @@ class CheckpointSaver:
         # where workers step by themselves, the optimizer's state that is common to all is the leading one's
         alone, share = point.own_optimizer, None
         if server_state is not None or not alone:
-            number, shares = (0, 1) if alone else (point.workers.index(self.writer.rank), len(point.workers))
-            share = tensors.Share(number, tensors.state_of(self.replica), num_shares=shares)
-
+            share = self._share(point)
         finish = None
         if server_state is not None and share is not None:
             finish = partial(self._finish, point=point, share=share, server_state=server_state)
         return CheckpointPart(
             clock=point.clock, workers=point.workers, own=own, report=report, share=share, finish=finish
         )
+
+    def _share(self, point: QuiescentPoint) -> tensors.Share:
+        state, place = tensors.state_of(self.replica), point.workers.index(self.writer.rank)
+        if self.replica.is_cut:
+            return tensors.Share(0, state, num_shares=1, rank=place)
+        if point.own_optimizer:
+            return tensors.Share(0, state, num_shares=1)
+        return tensors.Share(place, state, num_shares=len(point.workers))
 
     def _finish(
         self,
@@ -102,8 +108,7 @@ class CheckpointSaver:
         server_state: ServerState,
     ) -> Manifest:
         """Write what is common to all workers; returns the manifest of it."""
-        places = {name: place for report in reports.values() for name, place in report.places.items()}
-        contents = share.finish(folder, places)
+        contents = share.finish(folder, [place for report in reports.values() for place in report.places])
         if self.writer.reads_back:
             reading.check(folder)
         records = json.loads(server_state.text)

@@ -1,8 +1,9 @@
 """Parameters, buffers and the optimizer's state in torch.distributed.checkpoint's format, each worker a share of them.
 
 All workers have equal replicas when a checkpoint is taken, so each can compute the same plan of what there is to write
-and takes its own part of it; nothing has to be agreed on. Names are those of torch's own helpers, so a checkpoint loads
-without Plesio:
+and takes its own part of it; nothing has to be agreed on. Processes that hold one replica together write the parts that
+they have, and the first of them what all hold alike: in the files tensors are whole, in one piece or in boxes. Names
+are those of torch's own helpers, so a checkpoint loads without Plesio:
 
     state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
     torch.distributed.checkpoint.load(state, checkpoint_id="DIR/step-00001200")
@@ -12,28 +13,36 @@ An entry of a table of values beside tensors (a learning rate, a flag) is writte
 """
 
 import io
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter, _StorageInfo, _StoragePrefix
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 
 from plesio.core.errors import DataError
 from plesio.core.exact import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
 from plesio.runtime.checkpoints.part_reports import FilePlace
-from plesio.runtime.checkpoints.reading import StateDict
+from plesio.runtime.checkpoints.reading import Place, StateDict
+from plesio.runtime.worker.exchange.local_part import local_part, placed_like
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Share", "check_model", "load", "load_optimizer_state", "state_of"]
+__all__ = ["Share", "check_model", "load", "load_optimizer_state", "placing", "state_of"]
 
 
 def state_of(replica: Replica) -> StateDict:
@@ -60,28 +69,42 @@ def _dense(value: Any) -> Any:
     return value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value
 
 
-def check_model(replica: Replica, state: Mapping[str, Any]) -> None:
-    """Check that ``state`` is of this model.
+def check_model(replica: Replica, shapes: Mapping[str, torch.Size | None]) -> None:
+    """Check that a checkpoint with tensors of these names and shapes is of this model.
 
     Raises:
         DataError: It is of another one; the message names what differs.
     """
     own = replica.model.state_dict()
-    if own.keys() != state["model"].keys():
-        name = min(own.keys() ^ state["model"].keys())
+    if own.keys() != shapes.keys():
+        name = min(own.keys() ^ shapes.keys())
         where = "model" if name in own else "checkpoint"
         raise DataError(f'the checkpoint is of another model: only the {where} has "{name}"')
-    for name, tensor in state["model"].items():
-        if tensor.shape != own[name].shape:
+    for name, shape in shapes.items():
+        if shape is not None and shape != own[name].shape:
             raise DataError(
                 f'the checkpoint is of another model: "{name}" has shape {tuple(own[name].shape)} here and '
-                f"{tuple(tensor.shape)} there"
+                f"{tuple(shape)} there"
             )
+
+
+def placing(replica: Replica) -> Place:
+    """Return what keeps of a checkpoint's tensor the part that this process has of it in the replica."""
+    own = replica.model.state_dict()
+
+    def place(keys: Sequence[Any], whole: torch.Tensor) -> torch.Tensor:
+        like = own.get(keys[2] if keys[0] == "optimizer" else keys[1])
+        return placed_like(whole, like) if isinstance(like, DTensor) and whole.shape == like.shape else whole
+
+    return place
 
 
 @torch.no_grad()
 def load(replica: Replica, state: Mapping[str, Any]) -> None:
-    """Set a replica to what `plesio.runtime.checkpoints.reading.read` gave of this model and optimizer."""
+    """Set a replica to what `plesio.runtime.checkpoints.reading.read` gave of this model and optimizer.
+
+    Of a replica in parts it was read as `placing` says.
+    """
     replica.model.load_state_dict(dict(state["model"]))
     load_optimizer_state(replica, state["optimizer"]["state"])
     for group, saved in zip(replica.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
@@ -102,71 +125,114 @@ def load_optimizer_state(replica: Replica, state: Mapping[str, Mapping[str, Any]
 
 
 class Share:
-    """The share of one writing worker, copied out of the replica so that training can go on.
+    """The share of one writing process, copied out of the replica so that training can go on.
 
     Args:
         number: Number of the share, from 0.
-        num_shares: Workers that write.
+        num_shares: Replicas that are equal, each of which writes a share.
+        rank: Number of this process among those that hold its replica in parts; 0 where it has all of it.
     """
 
-    def __init__(self, number: int, state: StateDict, *, num_shares: int) -> None:
-        self.number = number
-        self._num_shares = num_shares
-        self._planner = DefaultSavePlanner()
+    def __init__(self, number: int, state: StateDict, *, num_shares: int, rank: int = 0) -> None:
+        self._files_begin = f"__{number}_" if rank == 0 else f"__{number}.{rank}_"
+        self._planner = _Copies()
         self._planner.set_up_planner(state, is_coordinator=True)
-        whole = self._planner.create_local_plan()
-        items = [[] for _ in range(self._num_shares)]  # type: list[list[WriteItem]]
-        sizes = [0] * self._num_shares
-        for item in sorted(whole.items, key=_num_bytes, reverse=True):
+        self._items = self._planner.create_local_plan().items
+        sizes = [0] * num_shares
+        mine = []
+        for item in sorted(self._items, key=_num_bytes, reverse=True):
             smallest = 0 if item.type is WriteItemType.BYTE_IO else sizes.index(min(sizes))
-            items[smallest].append(item)
             sizes[smallest] += _num_bytes(item)
-        plans = [replace(whole, items=mine) for mine in items]
-        self._plans, self._metadata = self._planner.create_global_plan(plans)
-        flat = self._planner.state_dict
-        own = {item.index.fqn for item in self._plans[self.number].items}
-        self._planner.state_dict = {
-            name: _copied(value) if name in own and isinstance(value, torch.Tensor) else value
-            for name, value in flat.items()
-        }
+            if smallest == number and _writes(self._planner.state_dict[item.index.fqn], rank=rank):
+                mine.append(item)
+        self._mine = SavePlan(mine, storage_data=_StoragePrefix(self._files_begin))
+        self._planner.copy({item.index.fqn for item in mine})
 
-    def write(self, path: Path) -> tuple[dict[str, WrittenFile], dict[str, FilePlace]]:
+    def write(self, path: Path) -> tuple[dict[str, WrittenFile], tuple[FilePlace, ...]]:
         """Write it into the checkpoint's folder, on the disk when this returns.
 
         Returns:
-            The files, and where in them everything is, by name.
+            The files, and where in them everything is.
         """
         writer = FileSystemWriter(path, single_file_per_rank=True, sync_files=False)
         writer.fs = files = _HashedFiles()
         writer.set_up_storage_writer(is_coordinator=True)
-        plans = writer.prepare_global_plan(self._plans)
-        plan: SavePlan = self._planner.finish_plan(plans[self.number])
-        places = {
-            result.index.fqn: FilePlace(
-                result.storage_data.relative_path, result.storage_data.offset, result.storage_data.length
-            )
-            for result in writer.write_data(plan, self._planner).value()
-        }
-        return files.written, places
+        boxes = {item.index: item.tensor_data.chunk for item in self._mine.items if item.tensor_data is not None}
+        places = []
+        for result in writer.write_data(self._mine, self._planner).value():
+            box, where = boxes.get(result.index), result.storage_data
+            begins, sizes = (None, ()) if box is None else (tuple(box.offsets), tuple(box.sizes))
+            name = result.index.fqn
+            places.append(FilePlace(name, where.relative_path, where.offset, where.length, begins, sizes))
+        return files.written, tuple(places)
 
-    def finish(self, path: Path, places: Mapping[str, FilePlace]) -> WrittenFile:
+    def finish(self, path: Path, places: Iterable[FilePlace]) -> WrittenFile:
         """Write the table of contents, when all shares are there.
 
         Raises:
             DataError: They are not those of the shares.
         """
-        indices = {item.index.fqn: item.index for plan in self._plans for item in plan.items}
-        if indices.keys() != places.keys():
-            raise DataError(f'"{min(indices.keys() ^ places.keys())}" is not what one share has written, or is in none')
+        written: dict[str, dict[tuple[int, ...] | None, FilePlace]] = {item.index.fqn: {} for item in self._items}
+        for place in places:
+            if place.name not in written:
+                raise DataError(f'"{place.name}" is not what one share has written, or is in none')
+            written[place.name].setdefault(place.begins, place)  # ranks may hold a box alike
+        entries = {item.index.fqn: _entry(item, written[item.index.fqn].values()) for item in self._items}
         results = [
-            WriteResult(index, places[name].num_bytes, _StorageInfo(*msgspec.structs.astuple(places[name])))
-            for name, index in indices.items()
+            WriteResult(_index(place), place.num_bytes, _StorageInfo(place.file, place.offset, place.num_bytes))
+            for boxes in written.values()
+            for place in boxes.values()
         ]
         writer = FileSystemWriter(path, sync_files=False)
         writer.fs = files = _HashedFiles()
         writer.set_up_storage_writer(is_coordinator=True)
-        writer.finish(self._metadata, [results])
+        writer.finish(Metadata(entries, planner_data=self._planner.mappings), [results])
         return next(iter(files.written.values()))
+
+
+class _Copies(DefaultSavePlanner):
+    """Has copies of the tensors that are written: of a `DTensor` the part that is here."""
+
+    def copy(self, names: set[str]) -> None:
+        """Copy these, and let go of the others."""
+        own = {name: value for name, value in self.state_dict.items() if name in names}
+        self.state_dict = {
+            name: _copied(value) if isinstance(value, torch.Tensor) else value for name, value in own.items()
+        }
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self.state_dict[index.fqn]
+
+
+def _writes(value: Any, *, rank: int) -> bool:
+    """Tell whether this process writes a value: its part of one, or as the first of those that hold it alike."""
+    if not isinstance(value, DTensor):
+        return rank == 0
+    coordinate = value.device_mesh.get_coordinate()
+    assert coordinate is not None, "each rank has a part of every tensor"
+    first = all(at == 0 for at, placement in zip(coordinate, value.placements, strict=True) if placement.is_replicate())
+    return first and (local_part(value).numel() > 0 or not value.numel())
+
+
+def _entry(item: WriteItem, places: Collection[FilePlace]) -> TensorStorageMetadata | BytesStorageMetadata:
+    """Describe a tensor or value in the table of contents.
+
+    Raises:
+        DataError: Not all of it has been written.
+    """
+    data = item.tensor_data
+    numel = 1 if data is None else data.size.numel()
+    if not places or numel != sum(math.prod(place.sizes) for place in places):
+        raise DataError(f'"{item.index.fqn}" is not what one share has written, or is in none')
+    if data is None:
+        return BytesStorageMetadata()
+    chunks = [ChunkStorageMetadata(torch.Size(place.begins or ()), torch.Size(place.sizes)) for place in places]
+    return TensorStorageMetadata(data.properties, data.size, chunks)
+
+
+def _index(place: FilePlace) -> MetadataIndex:
+    """Return the name in torch's table: a value's is without a place."""
+    return MetadataIndex(place.name, None if place.begins is None else torch.Size(place.begins))
 
 
 class _HashedFiles(FileSystem):
@@ -185,7 +251,7 @@ class _HashedFiles(FileSystem):
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor to the CPU, its elements in the order in which they are read."""
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return local_part(tensor).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _num_bytes(item: WriteItem) -> int:

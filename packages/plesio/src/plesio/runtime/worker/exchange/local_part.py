@@ -7,7 +7,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.blocks import TensorBlock
 
-__all__ = ["block_of", "local_part", "whole_tensor"]
+__all__ = ["block_of", "local_part", "placed_like", "whole_tensor"]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -22,6 +22,15 @@ def whole_tensor(like: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     mesh, placements = like.device_mesh, like.placements
     on_device = part.to(like.device)
     return DTensor.from_local(on_device, mesh, placements, shape=like.shape, stride=like.stride()).full_tensor()
+
+
+def placed_like(whole: torch.Tensor, like: DTensor) -> DTensor:
+    """Return ``whole``, which this process has all of, placed as ``like``: a copy of the part that belongs here."""
+    mesh, placements = like.device_mesh, like.placements
+    sizes, begins = compute_local_shape_and_global_offset(like.shape, mesh, placements)
+    own = whole[tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))]
+    part = own.to(like.device, copy=True, memory_format=torch.contiguous_format)
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
 
 
 def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:

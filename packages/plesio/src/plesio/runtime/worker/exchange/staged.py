@@ -215,7 +215,10 @@ class StagedExchange(Exchange):
         restores = steer.restore and bool(self._kept)
         if not restores and steer.keep:
             self._reporter.good()
-        if parse_policy(steer.policy) != self._stage.policy or restores or steer.save:
+        policy = parse_policy(steer.policy)
+        if policy == self._stage.policy and policy.shards:  # a replica stays in parts, and nothing is under way
+            self._save(steer, end=None)
+        elif policy != self._stage.policy or restores or steer.save:
             self._change(steer, end=None)
         if steer.keep and self.meets:
             self._kept.append(StateCopy(self._replica))
@@ -302,9 +305,13 @@ class StagedExchange(Exchange):
             self._average_state(steer.clock, parameters=restored)
         if (restored or policy != before) and (policy.exchange == "collective" or policy.racks_share_store):
             self._parts.exchanges.agree_on_scale()
+        self._save(steer, end=end)
+        self._begin(policy, end=end)
+
+    def _save(self, steer: Steering, *, end: StageEnd | None) -> None:
+        """Prepare to take a checkpoint here, if one is due."""
         if steer.save and self._saver is not None:
             self._saver.save(self._quiescent_point(steer, end), server_state=self._parts.channel.server_state)
-        self._begin(policy, end=end)
 
     def _leads(self, end: StageEnd | None) -> bool:
         """Tell whether this is the worker whose state stands for all."""
