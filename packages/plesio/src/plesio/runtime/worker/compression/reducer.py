@@ -121,7 +121,8 @@ class CompressedReducer:
         self._wire = CountedGroup(group)
         self._full = FullMean(self._wire)
         self._mean = _mean_of(compression, shapes=shapes, seed=seed, wire=self._wire)
-        self._feedback = ErrorFeedback(limit=compression.residual_limit(shapes)) if compression.keeps_residual else None
+        limit = compression.residual_limit(shapes if self._num_elements else [(1,)])
+        self._feedback = ErrorFeedback(limit=limit) if compression.keeps_residual else None
         self._pending: PendingMean | None = None
         self._flush_next = False
         self._num_exchanges = 0
@@ -218,6 +219,8 @@ class PendingMean:
 
 
 def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: CountedGroup) -> Mean:
+    if not num_elements(shapes):
+        return FullMean(wire)  # an island's rank may hold nothing
     match compression:
         case NoCompression():
             return FullMean(wire)

@@ -20,7 +20,8 @@ with the m, and the momentum, with which its own steps would have come to D,
 
     -D / Σ η = m / (sqrt(v̂) + ε)
 
-If the workers of a rack step together, then each rack steps on its own, and N is the number of racks.
+If the workers of a rack step together, then each rack steps on its own, and N is the number of racks. All of this is
+number by number, so a rank of an island does it with its own part, and N is the number of islands.
 
 0/1 Adam (Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1 Adam") freezes v for
 local steps, for the same reason, and sends momentum; local AMSGrad (Chen et al. 2020, "Toward communication efficient
@@ -33,6 +34,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from plesio.runtime.worker.exchange.local_part import local_part
 
 __all__ = ["MeanMoments", "can_share_moments"]
 
@@ -92,7 +95,7 @@ class MeanMoments:
             means = [self._mean(one, gradient, group) for one, gradient in zip(parameters, gradients, strict=True)]
             torch._foreach_lerp_(means, gradients, 1 - self._kept)
             key, kept = _squares(group)
-            states = [self._optimizer.state.get(parameter) or {} for parameter in parameters]
+            states = [self._state(parameter) for parameter in parameters]
             if not all(key in state for state in states):
                 continue  # a first step of all makes v of the gradient itself
             part = self._of_mean * ((1 - kept) / kept if kept else 1.0)
@@ -111,10 +114,10 @@ class MeanMoments:
             for parameter in group["params"]:
                 if not rate or parameter not in progress_of or parameter not in self._means:
                     continue
-                state = self._optimizer.state[parameter]
+                state = self._state(parameter)
                 direction = progress_of[parameter] / -rate
                 if group.get("decoupled_weight_decay"):
-                    direction.sub_(parameter, alpha=group["weight_decay"])
+                    direction.sub_(local_part(parameter), alpha=group["weight_decay"])
                 if "momentum_buffer" in state:
                     state["momentum_buffer"].copy_(direction)
                     direction.mul_(1 - group["momentum"])
@@ -122,10 +125,15 @@ class MeanMoments:
                 if "exp_avg" in state:
                     torch.mul(mean, 1 - group["betas"][0] ** float(state["step"]), out=state["exp_avg"])
 
+    def _state(self, parameter: Tensor) -> State:
+        """Return the optimizer's state of what is here of the parameter."""
+        state = self._optimizer.state.get(parameter) or {}
+        return {key: local_part(value) if isinstance(value, Tensor) else value for key, value in state.items()}
+
     def _mean(self, parameter: Tensor, gradient: Tensor, group: Group) -> Tensor:
         """Update and return the parameter's m, which begins with Adam's momentum or else with its first gradient."""
         if parameter not in self._means:
-            state = self._optimizer.state.get(parameter) or {}
+            state = self._state(parameter)
             begins = gradient
             if "exp_avg" in state and group["betas"][0]:
                 begins = state["exp_avg"] / (1 - group["betas"][0] ** float(state["step"]))
@@ -135,9 +143,9 @@ class MeanMoments:
 
 def _penalised(parameters: Sequence[Tensor], group: Group) -> list[Tensor]:
     """Return the gradients as the optimizer takes them: with the coupled weight decay."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
-        return list(torch._foreach_add(gradients, list(parameters), alpha=group["weight_decay"]))
+        return list(torch._foreach_add(gradients, [local_part(one) for one in parameters], alpha=group["weight_decay"]))
     return gradients
 
 
