@@ -164,7 +164,11 @@ class CompressedReducer:
         self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
         transfer = way.begin(share, clock=clock, asks=asks)
         dtype = flat.dtype  # and not flat, which nobody needs meanwhile
-        self._pending = PendingMean(lambda: self._take(transfer(), clock=clock, dtype=dtype))
+        self._pending = PendingMean(
+            lambda: self._take(transfer.finish(), clock=clock, dtype=dtype),
+            took_s=transfer.took_s,
+            go_on=transfer.go_on,
+        )
         return self._pending
 
     def _take(self, outcome: ExchangeOutcome, *, clock: int, dtype: torch.dtype) -> Tensor:
@@ -203,11 +207,19 @@ class PendingMean:
     Args:
         take: Waits for it.
         took_s: Tells the seconds that it took, if that is known.
+        go_on: Begins the second of two collectives when the first is over; all ranks do at the same time, or none.
     """
 
-    def __init__(self, take: Callable[[], Tensor], *, took_s: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        take: Callable[[], Tensor],
+        *,
+        took_s: Callable[[], float | None] = lambda: None,
+        go_on: Callable[[], object] = lambda: None,
+    ) -> None:
         self._take = take
         self.took_s = took_s
+        self.go_on = go_on
         self._mean: Tensor | None = None
 
     @torch.no_grad()

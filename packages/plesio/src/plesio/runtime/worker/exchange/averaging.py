@@ -99,6 +99,8 @@ class AveragingExchange(CollectiveExchange):
         self._timeline = own.timeline
         self._snapshots, self._gauge = own.snapshots, own.gauge
         self._policy = policy
+        self._halfway = -(-policy.delay // 2)
+        """Steps after which the second of two collectives of an exchange begins."""
         self._group = group
         self._leads = group.rank == 0
         self._share = 1.0
@@ -208,6 +210,8 @@ class AveragingExchange(CollectiveExchange):
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:
             self._merge()
+        elif self._pending is not None and progress.clock == self._pending[0].clock + self._halfway:
+            self._go_on()
         if self._policy.exchanges_at(progress.clock):
             self._start(progress, [self._fragments[number] for number in self._policy.fragments_at(progress.clock)])
             if merges == progress.clock:
@@ -223,6 +227,17 @@ class AveragingExchange(CollectiveExchange):
         if self._moments is not None:
             self._moments.begun()
         self._pending = progress, fragments
+
+    @torch.no_grad()
+    def _go_on(self) -> None:
+        """Begin the second halves of the means under way, so that these go on behind steps too."""
+        assert self._pending is not None, "begun"
+        started, fragments = self._pending
+        begun_s = self._timeline.now_s()
+        for fragment in fragments:
+            for mean in fragment.means:
+                mean.go_on()
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
 
     @torch.no_grad()
     def _merge(self) -> None:

@@ -210,7 +210,7 @@ class CollectiveExchanges:
                 f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "
                 "leave it out"
             )
-        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas)
+        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas, behind=policy.delay > 0)
 
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
         """Build the exchange of a policy that cuts the replica; the virtual world cuts nothing and sends everything."""

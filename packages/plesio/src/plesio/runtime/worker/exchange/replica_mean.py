@@ -72,6 +72,9 @@ class ParameterMean:
         total = sent * share
         self._under_way = sent, total, self._group.all_reduce(total)
 
+    def go_on(self) -> None:
+        """Do nothing: it is made of one collective."""
+
     def wait(self) -> float:
         """Return when the mean is there: the seconds that it took."""
         assert self._under_way is not None, "begun"
@@ -158,6 +161,11 @@ class DeltaMean:
         else:
             self._pending = self._reducer.begin(sent, clock, weight=weight, in_full=in_full)
             self.kept_back = self._reducer.compression.keeps_residual and not in_full
+
+    def go_on(self) -> None:
+        """Begin the second of two collectives when the first is over, if there are two."""
+        assert self._pending is not None, "begun"
+        self._pending.go_on()
 
     def wait(self) -> float | None:
         assert self._pending is not None, "begun"
