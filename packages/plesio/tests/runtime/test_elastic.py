@@ -75,6 +75,7 @@ def assert_went_on(found: dict[int, dict[str, Any]], result: RunResult, *, lost:
         pytest.param("local_sgd:4", 1, marks=SLOW),
         pytest.param("local_sgd:4,compress=qsgd:8", 2, marks=SLOW),
         pytest.param("bsp,compress=fp16", 2, marks=SLOW),
+        pytest.param("fsdp,mirror=1", 0, marks=SLOW),
         pytest.param("adaptive", 2, marks=SLOW),
         pytest.param("switch:bsp/asp@9/bsp@14", 3, marks=SLOW),
         pytest.param("switch:bsp/asp@3/bsp@10", 1, marks=SLOW),
@@ -88,7 +89,7 @@ def test_the_others_finish_without_a_killed_worker(policy: str, lost: int, tmp_p
         assert result.decisions[-1]["policy"] == "bsp", "a loss on the store does not bar the way back"
 
 
-@pytest.mark.parametrize("policy", ["bsp", pytest.param("local_sgd:4", marks=SLOW)])
+@pytest.mark.parametrize("policy", ["bsp", *(pytest.param(it, marks=SLOW) for it in ("local_sgd:4", "fsdp,mirror=1"))])
 def test_the_others_finish_without_a_worker_that_sleeps_and_it_is_refused(policy: str, tmp_path: Path) -> None:
     found, result = run(policy, tmp_path, {"fault": "stop", "rank": 1, "step": 7, "epochs": 8})
     assert_went_on(found, result, lost=1, epochs=8)

@@ -63,7 +63,13 @@ def outcomes(folder: Path) -> dict[int, dict[str, Any]]:
         "bsp",
         *(
             pytest.param(policy, marks=SLOW)
-            for policy in ("local_sgd:8", "delayed:2", "switch:bsp/local_sgd:4@30", "bsp,compress=fp16")
+            for policy in (
+                "local_sgd:8",
+                "delayed:2",
+                "switch:bsp/local_sgd:4@30",
+                "bsp,compress=fp16",
+                "fsdp,mirror=1",
+            )
         ),
     ],
 )
@@ -88,7 +94,7 @@ def test_one_joins_in_the_place_of_a_killed_worker(policy: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["bsp", "local_sgd:8"])
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:8", "fsdp"])
 def test_while_one_joins_no_step_is_done_twice(policy: str, tmp_path: Path) -> None:
     train(policy, tmp_path, {"fault": "none"}, begun="started")
     found = outcomes(tmp_path)
@@ -100,7 +106,8 @@ def test_while_one_joins_no_step_is_done_twice(policy: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_one_joins_beside_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["bsp", "fsdp"])
+def test_one_joins_beside_checkpoints(policy: str, tmp_path: Path) -> None:
     options = ("--checkpoint", str(tmp_path / "ck"), "--every", "20 steps")
-    train_by_the_command("bsp", tmp_path, {"fault": "none"}, *options)
+    train_by_the_command(policy, tmp_path, {"fault": "none"}, *options)
     assert len({one["digest"] for one in outcomes(tmp_path).values()}) == 1, "replicas differ"

@@ -215,14 +215,12 @@ class Recipe(RecipeSection):
 
     @model_validator(mode="after")
     def _joins_are_possible(self) -> Self:
-        """Refuse joins of racks that share the store, of replicas in parts, and of a collective that cannot regroup."""
+        """Refuse joins of racks that share the store, and of a collective that cannot regroup."""
         first = min(self.workers.faults, key=lambda fault: fault.order_s, default=None)
         if first is not None and first.kind == "join":
             for policy in self.policies:
                 if policy.racks_share_store:
                     raise ValueError(f"no worker can join under {policy.spec}, whose racks share the store")
-                if policy.shards:
-                    raise ValueError(f"no worker can join under {policy.spec}, whose parts are cut at the start")
                 if policy.has_collectives and not self.run.elastic:
                     raise ValueError(f"no worker can join under {policy.spec} with elastic = false")
         return self

@@ -92,11 +92,11 @@ def run(
     """Run a training script in N local processes.
 
     They get torchrun's variables, so plesio.join() and torch.distributed find each other. When a worker fails the
-    others go on, and more can join at any time, under any policy but hier:bsp/ssp and fsdp (--join, by the line
-    that the job prints); a group of its K workers joins a grid. Ctrl-C stops them all. Checkpoints, replicas and the
-    policy are for scripts whose plesio.join() says nothing of them. With --restarts, a run whose workers have all
-    failed goes on from its last checkpoint; one that was refused does not; each island that is lost is started again
-    while others go on. --grid is for scripts whose plesio.grid() does not say which grid it is.
+    others go on (under fsdp, with mirror=N), and more can join at any time, under any policy but hier:bsp/ssp (--join,
+    by the line that the job prints); a group of its K workers joins a grid. Ctrl-C stops them all. Checkpoints,
+    replicas and the policy are for scripts whose plesio.join() says nothing of them. With --restarts, a run whose
+    workers have all failed goes on from its last checkpoint; one that was refused does not; each island that is lost is
+    started again while others go on. --grid is for scripts whose plesio.grid() does not say which grid it is.
     """
     from plesio.runtime.launcher import JoinDefaults, launch
 

@@ -25,12 +25,14 @@ class FSDP(Policy):
     Args:
         blocks: Names of classes, in any case: the modules of these are gathered one at a time. None named are the
             elements of the model's outermost ``Sequential``, ``ModuleList`` and ``ModuleDict``.
+        mirror: Steps after which each worker renews its copy of the previous worker's part; 0 for no copies, with which
+            the loss of a worker ends the run.
 
     Raises:
-        PolicySpecError: Something that is no name of a class.
+        PolicySpecError: Something that is no name of a class, or a negative number.
 
-    >>> FSDP(blocks=("EncoderLayer",)).spec
-    'fsdp,blocks=encoderlayer'
+    >>> FSDP(blocks=("EncoderLayer",), mirror=1).spec
+    'fsdp,blocks=encoderlayer,mirror=1'
     """
 
     name: ClassVar[str] = "fsdp"
@@ -38,9 +40,12 @@ class FSDP(Policy):
     shards: ClassVar[bool] = True
 
     blocks: tuple[str, ...] = ()
+    mirror: int = 0
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
+        if self.mirror < 0:
+            raise PolicySpecError(f"fsdp: mirror is {self.mirror}; write a number of steps, as in fsdp,mirror=1")
         for block in self.blocks:
             if not block.isidentifier():
                 raise PolicySpecError(f"fsdp: {block!r} is no name of a class; write it as in blocks=encoderlayer+mlp")

@@ -162,8 +162,13 @@ class Policy:
 
     @property
     def shards(self) -> bool:
-        """True if each worker alone holds its part of the parameters, so that none can be lost or come later."""
+        """True if each worker alone holds its part of the parameters."""
         return False
+
+    @property
+    def mirror(self) -> int:
+        """Steps after which each worker copies another one's part, to go on from when that one is lost; 0: never."""
+        return 0
 
     @property
     def blocks(self) -> tuple[str, ...]:

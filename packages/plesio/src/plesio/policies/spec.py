@@ -109,7 +109,7 @@ _FORMS = {
         make=FSDP,
         help="like bsp, but each worker holds only its part of parameters, gradients and optimizer state (FSDP2)",
         example="fsdp",
-        keys={"blocks": ("blocks", parse_blocks)},
+        keys={"blocks": ("blocks", parse_blocks), "mirror": ("mirror", whole)},
     ),
     "delayed": _Form(
         make=Delayed,
@@ -315,7 +315,8 @@ def describe(policy: Policy) -> str:
     match policy:
         case FSDP():
             held = "of which each holds and steps its own part"
-            return f"Every step waits for all workers and applies the mean of their gradients, {held}."
+            copied = f"; every {_steps(policy.mirror)} it copies another one's" if policy.mirror else ""
+            return f"Every step waits for all workers and applies the mean of their gradients, {held}{copied}."
         case PostLocalSGD():
             first = f"Gradients are averaged for {_steps(policy.warmup)}; then w" if policy.warmup else "W"
             return (

@@ -130,9 +130,9 @@ def join(
     options, folder, around = surrounded(options, trace, policy=policy, checkpoint=checkpoint)
     setting = checkpoints_of(around, checkpoint, every=every, keep=keep, resume=resume)
     place = place_of(options)
-    chosen = policy_of(policy, around=around, setting=setting, place=place)
+    chosen = policy_of(policy, around=around, setting=setting)
     one = as_one(model, optimizer)
-    island = island_of(chosen, options, place=place, saves=setting is not None)
+    island = island_of(chosen, options, place=place, scales=scaler is not None, saves=setting is not None)
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)
@@ -303,7 +303,7 @@ class _Run:
                     info=self.options.info,
                     folder=self.folder,
                     snapshot_every=self.options.snapshot_every,
-                    elastic=self.options.elastic and not policy.shards and self.replica.island is None,
+                    elastic=self.options.elastic and self.replica.island is None,
                     log_bytes=self.options.log_bytes,
                     total_samples=total_samples,
                 ),

@@ -38,9 +38,7 @@ def join_line(
         return None
     policy = parse_policy(environment[POLICY_VARIABLE]) if POLICY_VARIABLE in environment else None
     islands = ISLAND_VARIABLE in environment
-    if policy is not None and (
-        policy.shards or policy.racks_share_store or (islands and policy.exchange == "collective")
-    ):
+    if policy is not None and (policy.racks_share_store or (islands and policy.exchange == "collective")):
         return None
     options = [
         part for option, name in _SHARED_OPTIONS.items() if name in environment for part in (option, environment[name])

@@ -3,32 +3,25 @@
 from plesio.core.errors import ConfigError
 from plesio.policies import Interruptible, Policy, parse_policy
 from plesio.runtime.checkpoints.setting import CheckpointSetting
-from plesio.runtime.worker.environment import POLICY_VARIABLE, WorkerPlace, launcher_policy
+from plesio.runtime.worker.environment import POLICY_VARIABLE, launcher_policy
 from plesio.runtime.worker.job_handle import Ambient
 
 __all__ = ["policy_of"]
 
 
-def policy_of(
-    given: Policy | str | None, *, around: Ambient | None, setting: CheckpointSetting | None, place: WorkerPlace | None
-) -> Policy:
+def policy_of(given: Policy | str | None, *, around: Ambient | None, setting: CheckpointSetting | None) -> Policy:
     """Return the policy, with moments at which all stop where checkpoints need them.
 
     Args:
         given: The script's policy, or None for the launcher's.
         around: The world around the script; a policy of its takes the place of both.
         setting: The checkpoints, or None for none.
-        place: This worker's place, or None where it trains alone.
 
     Raises:
         PolicySpecError: A text cannot be read.
-        ConfigError: Script and launcher name different policies, or the policy shards and cannot do what is asked for.
+        ConfigError: Script and launcher name different policies.
     """
     chosen = _chosen(given) if around is None or around.policy is None else _parsed(around.policy)
-    if place is not None and place.late and chosen.shards:
-        raise ConfigError(
-            f"no worker can join {chosen.spec} while it runs: each holds a part that was cut at the start"
-        )
     if setting is None:
         return chosen
     setting.prepare()

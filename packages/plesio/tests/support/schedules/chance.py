@@ -68,7 +68,7 @@ def random_setting(policy: str, rng: random.Random) -> Setting:
         num_samples=rng.choice((6, 8, 12, 20)),
         batch_size=rng.choice((1, 2)),
         num_plans=rng.choice((1, 1, 2)),
-        elastic=not chosen.shards and rng.random() < 0.9,
+        elastic=rng.random() < 0.9,
         save_every=rng.choice((None, 2, 5)) if saves or policy == "adaptive" else None,
     )
 

@@ -110,6 +110,7 @@ class WorkerCheckpoints:
             return WorkerPast()
         if self.loads_late:
             self.resumed.load(self.saver.replica)
+            self.saver.replica.replaced()
         optimizer = self.saver.replica.optimizer
         self.saver.replica.stepper.takes_steps_elsewhere()  # else a scheduler takes the past for a mistake
         options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]

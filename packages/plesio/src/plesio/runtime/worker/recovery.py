@@ -10,6 +10,7 @@ Samples that a step had not brought into any replica are dealt out again, each s
    others copy it; if each has trained by itself since the last averaging, all take the mean of what they have become.
 2. The leader, one of them, reports the rest of the plan: rounds that no worker began, and those parts of rounds that
    are in no source's replica, such as what a lost worker had trained on since the last averaging.
+   A replica in parts is put together by all, each of whom takes a new part (`plesio.runtime.worker.exchange.sharding`).
 3. Only then does anything change, on each worker at once; one that is cut off before is as it was.
 
 One that *joins* stops without a position and takes all from the leader (`plesio.runtime.worker.handover`). The others
@@ -30,8 +31,9 @@ from plesio.protocol.positions import Position, common_clock, common_plan, leade
 from plesio.protocol.to_server import Regrouped
 from plesio.protocol.to_worker import Regroup, Stop
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
-from plesio.runtime.worker.exchange.group import Group, LiveGroup, broadcast_bytes, broadcast_text
+from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup, broadcast_bytes, broadcast_text
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.staged import StagedExchange
 from plesio.runtime.worker.exchange.state_copy import (
     Apply,
@@ -272,7 +274,11 @@ class Recovery:
             memory = self._hand_over(group, leader=place)["exchange"]
             if agreement["how"].startswith("mean"):
                 memory["own"] = None  # it was of one worker's steps
-        applies = self._stage(group, how=agreement["how"], leader=place, weight=self._weight(regroup, group.rank))
+        if (sharding := self._exchange.cutter(group)) is not None:
+            applies = [self._stage_parts(sharding, group, regroup)]
+        else:
+            weight = self._weight(regroup, group.rank)
+            applies = self._stage(group, how=agreement["how"], leader=place, weight=weight)
         clock, plan = common_clock(positions), common_plan(positions)
         left = Unfinished(
             remainder=None if agreement["remainder"] is None else from_values(agreement["remainder"], Remainder),
@@ -299,8 +305,12 @@ class Recovery:
         Raises:
             ConfigError: A registered object has a state that cannot be sent; on joining workers.
         """
-        replica = copied_replica(self._replica, group, source=leader, frozen=True)
-        optimizer = copied_optimizer(self._replica, group, source=leader)
+        applies: list[Apply] = []
+        if self._exchange.cutter(group) is None:  # else all take parts
+            applies = [
+                copied_replica(self._replica, group, source=leader, frozen=True),
+                copied_optimizer(self._replica, group, source=leader),
+            ]
         data = b""
         if group.rank == leader:
             self._handover.warn(self._timeline.meter.warn)
@@ -312,8 +322,8 @@ class Recovery:
         if self._late and "problem" in received:
             raise ConfigError(f"this worker cannot join the run: {received['problem']}")
         if self._late:
-            replica()
-            optimizer()
+            for apply in applies:
+                apply()
             self._handover.take(received)
         return received
 
@@ -355,6 +365,13 @@ class Recovery:
             how = "copy all" if len(set(units)) == 1 else "copy"
         remainder = None if left.remainder is None else to_values(left.remainder)
         return json.dumps({"how": how, "remainder": remainder, "samples": left.samples, "dropped": left.dropped})
+
+    def _stage_parts(self, sharding: Sharding, group: Group, regroup: Regroup) -> Apply:
+        assert isinstance(group, TorchGroup), "only there replicas are cut"
+        leader = leader_of(regroup.positions)
+        data = packed(sharding.describe()) if group.rank == leader else b""
+        told = unpacked(broadcast_bytes(data, group=group, source=leader))
+        return sharding.stage(group, told, workers=regroup.members, generation=regroup.generation)
 
     def _stage(self, group: Group, *, how: str, leader: int, weight: float) -> list[Apply]:
         match how:

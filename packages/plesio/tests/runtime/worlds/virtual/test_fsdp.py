@@ -107,3 +107,19 @@ def test_a_loss_ends_the_run():
     simulation = simulate(lambda job: train(job, "fsdp", 50), cluster=CLUSTER, num_workers=NUM_RANKS, faults=[fault])
     with pytest.raises(WorkerLostError, match="worker 1 was lost"):
         simulation.values()
+
+
+def test_with_copies_the_others_go_on():
+    fault = Fault(kind="lose", worker=1, at_s=3.0)
+    simulation = simulate(
+        lambda job: train(job, "fsdp,mirror=2", 50), cluster=CLUSTER, num_workers=NUM_RANKS, faults=[fault]
+    )
+    ends = [one for one in simulation.values() if one is not None]
+    assert simulation.runs[0].lost_workers == (1,)
+    assert all(torch.equal(mine, other) for one in ends for mine, other in zip(one, ends[0], strict=True))
+
+
+def test_a_copy_sends_the_parts_of_parameters_and_moments():
+    plain, mirrored = (trained(policy, num_steps=STEPS).runs[0] for policy in ("fsdp", "fsdp,mirror=1"))
+    more = mirrored.bytes_sent["collective"] - plain.bytes_sent["collective"]
+    assert more == pytest.approx(STEPS * 3 * 4 * sum(parameter.numel() for parameter in Tower().parameters()), rel=0.02)

@@ -27,16 +27,16 @@ from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.parts import givers_of
 from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks, RackWatch
-from plesio.runtime.worker.exchange.replica import all_finite
 from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
+from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
-from plesio.runtime.worker.island import Island
 from plesio.runtime.worker.rack_batches import Rack
 
 __all__ = ["CollectiveExchanges", "StageExchange"]
@@ -70,6 +70,11 @@ class CollectiveExchanges:
         self._outer_made_as: OuterRule | None = None
         self._served: tuple[OuterRule, Optimizer] | None = None
         """The outer optimizer of the servers, as it was when the last stage on the store ended."""
+        self._sharding: Sharding | None = None
+        self._cut_among: Sequence[int] | None = None
+        """Workers among whom a replica was said to be cut that is whole, as in the virtual world."""
+        self._samples = 0
+        """Samples of all workers when the present group was formed."""
         self._racks: Racks | None = None
         """Known when it is first needed: all ranks take part in that."""
 
@@ -81,6 +86,7 @@ class CollectiveExchanges:
         """Forget the racks after the workers changed at so many samples; they are found anew when they are needed."""
         self._racks = None
         self._outer_made_as = None
+        self._samples = samples
         if self._group.rank == 0:
             self._own_at_first.snapshots.take_over(samples)
 
@@ -194,7 +200,7 @@ class CollectiveExchanges:
         outer: Sequence[Mapping[torch.dtype, OuterStep]] = (),
     ) -> DeltaAveraging | None:
         """Return how deltas are averaged under ``policy``; None where the parameters themselves are."""
-        make_reducer = _reducers_of(group, policy, seed=self._seed, island=self._replica.island)
+        make_reducer = _reducers_of(group, policy, seed=self._seed)
         moments = self._moments(policy, num_replicas=num_replicas)
         if make_reducer is None and not outer and moments is None:
             return None
@@ -210,13 +216,34 @@ class CollectiveExchanges:
                 f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "
                 "leave it out"
             )
-        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas, behind=policy.delay > 0)
+        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas)
 
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
         """Build the exchange of a policy that cuts the replica; the virtual world cuts nothing and sends everything."""
-        if isinstance(self._group, TorchGroup):
-            return FsdpExchange(self._own, group=self._group, blocks=policy.blocks)
-        return ShardedMeanExchange(self._own, blocks=policy.blocks)
+        sharding = self.cutter(policy, self._group)
+        if sharding is None:
+            if self._cut_among is not None:  # as if parts were lost with their workers
+                givers_of(self._cut_among, self._live.workers, mirrored=policy.mirror > 0)
+            self._cut_among = self._live.workers
+            return ShardedMeanExchange(self._own, blocks=policy.blocks, mirror=policy.mirror)
+        assert isinstance(self._group, TorchGroup), "only there replicas are cut"
+        return FsdpExchange(
+            self._own,
+            sharding=sharding,
+            group=self._group,
+            workers=self._live.workers,
+            mirror=policy.mirror,
+            elastic=self._elastic,
+            samples=self._samples,
+        )
+
+    def cutter(self, policy: Policy, group: Group) -> Sharding | None:
+        """Return the cutter of the replica under ``policy``; None where it is whole, as in the virtual world."""
+        if not (policy.shards and isinstance(group, TorchGroup)):
+            return None
+        if self._sharding is None:
+            self._sharding = Sharding(self._replica, blocks=policy.blocks, mirrored=policy.mirror > 0)
+        return self._sharding
 
     def _build_in_step(self, policy: Policy) -> SynchronousExchange:
         """Build the exchange of a policy whose replicas are equal after every step."""
@@ -327,19 +354,11 @@ class CollectiveExchanges:
         return HierarchicalExchange(self._inside(between.inside)._build(inner), outer, racks=racks.members)
 
 
-def _reducers_of(
-    group: Group | BetweenRacks, policy: Policy, *, seed: int, island: Island | None
-) -> ReducerMaker | None:
+def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:
     """Return the maker of reducers; None where everything is sent in full."""
     compression = policy.compression
     if compression == NO_COMPRESSION:
         return None
     if isinstance(group, BetweenRacks):
         return lambda shapes: RackReducer(group, compression, shapes=shapes, seed=seed)
-
-    def spread(mean: torch.Tensor) -> torch.Tensor:
-        """Refuse the mean on all ranks of the island, or on none: what each keeps back follows from it."""
-        taken = island is None or island.all_agree(all_finite([mean]))
-        return mean if taken else torch.full_like(mean, torch.nan)
-
-    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed, spread=spread)
+    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed)

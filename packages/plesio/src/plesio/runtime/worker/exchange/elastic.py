@@ -1,6 +1,7 @@
 """A static policy's exchange on the collective, built anew when the workers go on in another group."""
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from plesio.policies import Policy
@@ -25,6 +26,8 @@ class ElasticExchange(CollectiveExchange):
         self._policy = policy
         self._exchanges = exchanges
         self._rounds = rounds
+        self.cutter = partial(exchanges.cutter, policy)
+        """Returns the cutter of the replica in a group; None where replicas are whole."""
         self._snapshots: list[SharedState] = []
         """Snapshots of earlier groups."""
         self._current: CollectiveExchange = NoGroup() if late else exchanges.build(policy)
@@ -68,6 +71,9 @@ class ElasticExchange(CollectiveExchange):
 
     def shared(self) -> State | None:
         return self._current.shared()
+
+    def settle(self) -> None:
+        self._current.settle()
 
     def finish(self) -> None:
         self._current.finish()

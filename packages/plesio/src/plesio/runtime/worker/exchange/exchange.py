@@ -89,7 +89,10 @@ class Exchange:
         """Take part again from ``clock`` on, after a rest; in a collective no worker rests."""
 
     def shared(self) -> State | None:
-        """Return the shared parameters now, on the worker that evaluates; None on the others. All workers call it."""
+        """Return the shared parameters now, on the worker that evaluates; None on the others. All workers call it.
+
+        After `finish` it is called when all have finished, and nothing is made again.
+        """
         raise NotImplementedError
 
     def finish(self) -> None:

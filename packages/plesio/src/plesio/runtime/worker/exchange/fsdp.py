@@ -9,14 +9,14 @@ A part of the mean gradient is on one rank alone, so nobody sees by himself whet
 all gather two numbers of each: whether its part is, and a checksum of the collectives that it has taken part in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from plesio.runtime.worker.exchange.exchange import Participant, StepProgress
+from plesio.runtime.worker.exchange.exchange import HeldSteps, Participant, StepProgress
 from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import State, all_finite
@@ -30,13 +30,36 @@ class FsdpExchange(SynchronousExchange):
     """Bulk synchronous: FSDP2 averages the gradients of every step, and each rank steps its part.
 
     Args:
-        own: Its replica is cut from now on until `finish`.
+        own: Its replica is cut from now on until all have finished.
+        sharding: Has cut it for the group, or does so now.
+        workers: The group's, by rank.
+        mirror: Steps after which copies of parts are renewed; 0 for none.
+        elastic: Whether the others go on in a new group when one is lost.
+        samples: Samples of all workers so far.
     """
 
-    def __init__(self, own: Participant, *, group: TorchGroup, blocks: tuple[str, ...]) -> None:
-        self._collectives = collectives = FsdpCollectives(own.timeline)
+    def __init__(
+        self,
+        own: Participant,
+        *,
+        sharding: Sharding,
+        group: TorchGroup,
+        workers: Sequence[int],
+        mirror: int,
+        elastic: bool,
+        samples: int,
+    ) -> None:
+        self._collectives = FsdpCollectives(own.timeline, group=group, elastic=elastic)
         super().__init__(own)
-        self._sharding: Sharding | None = Sharding(own.replica, group=group, blocks=blocks, collectives=collectives)
+        self._sharding = sharding
+        if not sharding.is_cut:
+            sharding.begin(group, workers)
+        sharding.carried_by(self._collectives)
+        self._snapshots.passed(samples)  # a snapshot is a collective, so all must find the same ones due
+        self._mirror = mirror
+        self._mirrored: int | None = None
+        """Clock of the step that all go back to when a worker is lost; None before the first step."""
+        self._whole: dict[str, torch.nn.Parameter] | None = None
 
     @property
     def ready_s(self) -> float | None:  # type: ignore[override]  # the others know it as a moment
@@ -44,22 +67,41 @@ class FsdpExchange(SynchronousExchange):
         blocked_s = self._collectives.blocked_s
         return self._timeline.now_s() - blocked_s if blocked_s else None
 
+    def held_steps(self) -> HeldSteps | None:
+        if not self._mirror or self._mirrored is None:
+            return super().held_steps()
+        return HeldSteps(settled=self._mirrored, counted=self._mirrored)
+
     def step(self, progress: StepProgress) -> None:
+        if self._mirrored is None:
+            self._mirrored = progress.clock - 1
         if self.reduce(progress):
             self._replica.stepper.step()
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._stepped = progress.clock
+        if self._mirror and progress.clock % self._mirror == 0:
+            self.settle()
         if self._snapshots.due(progress.global_samples):
             state = self.shared()
             self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=lambda: state or {})
         self._collectives.begin()
+
+    def settle(self) -> None:
+        """Renew the copies of parts, if a step has been made since."""
+        if self._mirror and self._stepped is not None and self._stepped != self._mirrored:
+            begun_s = self._timeline.now_s()
+            self._sharding.keep()
+            self._mirrored = self._stepped
+            self._timeline.blocked(begun_s, self._timeline.now_s(), clock=self._stepped)
 
     def reduce(self, progress: StepProgress) -> bool:
         """Find out whether the mean gradient, of which each rank has a part, is finite everywhere.
 
         Raises:
             ExchangeError: The workers' steps went through different blocks.
+            RuntimeError: The group is no more.
         """
+        self._collectives.assure()
         begun_s = self._timeline.now_s()
         parts = [p.grad.to_local() for p in self._replica.parameters.values() if isinstance(p.grad, DTensor)]
         own = torch.tensor([float(not all_finite(parts)), float(self._collectives.checksum)], dtype=torch.float64)
@@ -87,10 +129,16 @@ class FsdpExchange(SynchronousExchange):
             model.set_requires_gradient_sync(True)
 
     def shared(self) -> State | None:
-        return super().shared() if self._sharding is None else self._sharding.state()
+        if self._whole is not None:
+            self._sharding.undo(self._whole)
+            self._whole = None
+        if not self._sharding.is_cut:
+            return super().shared()
+        self.settle()  # else steps would be lost with a worker that no step of a loop makes again
+        return self._sharding.state()
 
     def finish(self) -> None:
-        """Make the parameters whole on every worker. All workers call it, once."""
-        sharding, self._sharding = self._sharding, None
-        if sharding is not None:
-            sharding.undo()
+        """Gather the whole parameters on every worker; the parts are kept until all have them."""
+        if self._sharding.is_cut:
+            self.settle()
+            self._whole = self._sharding.whole()

@@ -8,11 +8,14 @@ in the order of the ranks: ``(n-1)/n`` of the gradient, as a ring would send. Th
 another's, parts of different blocks meet. Where these are equally large nobody would notice; where they are not, Gloo
 ends the process, or waits for ever. So in the first step all exchange the name of each collective before it. Later each
 rank keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
+
+**When the group is no more.** These run inside the script's own `model(x)` and `loss.backward()`, which nothing can
+make again. So once one of them fails, all that follow write zeros: the step goes to its end on numbers that mean
+nothing, `assure` raises the error there, and the session makes the step again.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,6 +23,7 @@ from msgspec import UNSET
 from torch.distributed.fsdp import FSDPModule
 
 from plesio.core.errors import ExchangeError
+from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.meter import WorkerTimeline
 
 __all__ = ["FsdpCollectives"]
@@ -30,15 +34,30 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 
 
 class FsdpCollectives:
-    """The collectives of one worker's step, and the time it was inside them."""
+    """The collectives of one worker's step, and the time it was inside them.
 
-    def __init__(self, timeline: WorkerTimeline) -> None:
+    Args:
+        elastic: Whether the others go on in a new group when one is lost.
+    """
+
+    def __init__(self, timeline: WorkerTimeline, *, group: TorchGroup, elastic: bool) -> None:
         self._now_s, self._meter = timeline.now_s, timeline.meter
+        self._group, self._elastic = group, elastic
+        self._failure: RuntimeError | None = None
         self.blocked_s = 0.0
         """Since `begin`; on a GPU they run beside the computing, and nothing is counted."""
         self.checksum = 0
         """Checksum of the collectives since `begin`, in their order."""
         self._asks = True
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def assure(self) -> None:
+        """Return if all collectives since `begin` have been done; else raise the error of the first that was not."""
+        if self._failure is not None:
+            raise self._failure
 
     def begin(self) -> None:
         self.blocked_s, self.checksum = 0.0, 0
@@ -53,21 +72,52 @@ class FsdpCollectives:
         module.set_custom_reduce_scatter(_ReduceScatter(self, number))  # type: ignore[arg-type]
         module.set_force_sum_reduction_for_comms(True)  # Gloo has no mean; FSDP2 divides
 
-    @contextmanager
-    def doing(self, kind: str, number: int, *, among: dist.ProcessGroup, device: torch.device) -> Iterator[None]:
-        """Check and time one collective within this context; ExchangeError if others are about to do another one."""
+    def do(
+        self, kind: str, number: int, collective: Callable[[], "dist.Work | None"], *, output: torch.Tensor, waits: bool
+    ) -> "dist.Work | None":
+        """Do one collective, which writes ``output``; returns it if it is not waited for.
+
+        Raises:
+            ExchangeError: Others are about to do another one.
+            RuntimeError: It cannot be done, and no other group follows.
+        """
+        if self._failure is not None:
+            output.zero_()
+            return None
         begun_s = self._now_s()
-        self.checksum = zlib.crc32(f"{kind}{number}".encode(), self.checksum)
         place = self._meter.totals.within
         with self._meter.within("forward" if place is UNSET else place):
-            if self._asks:
-                own = torch.tensor([self.checksum], device=device)
-                gathered = torch.empty(among.size(), dtype=own.dtype, device=device)
-                _all_gather(gathered, own, group=among)
-                self.compare(gathered.tolist())
-            yield
-        if device.type == "cpu":
-            self.blocked_s += self._now_s() - begun_s
+            try:
+                return self._done(kind, number, collective, device=output.device, waits=waits)
+            except RuntimeError as error:
+                if not self._elastic:
+                    raise
+                self._failure = error
+                output.zero_()
+                return None
+            finally:
+                if output.device.type == "cpu":
+                    self.blocked_s += self._now_s() - begun_s
+
+    def _done(
+        self,
+        kind: str,
+        number: int,
+        collective: Callable[[], "dist.Work | None"],
+        *,
+        device: torch.device,
+        waits: bool,
+    ) -> "dist.Work | None":
+        self._group.enter()
+        self.checksum = zlib.crc32(f"{kind}{number}".encode(), self.checksum)
+        if self._asks:
+            own = torch.tensor([self.checksum], device=device)
+            self.compare(torch.cat(self._group.all_gather(own).wait()).tolist())
+        work = collective()
+        if work is None or not waits:
+            return work
+        self._group.finish(work)
+        return None
 
     @staticmethod
     def compare(checksums: Sequence[float]) -> None:
@@ -98,9 +148,12 @@ class _AllGather(_Allocating):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Gather all ranks' inputs in their order into ``output_tensor``, whose part of this rank the input is."""
-        with self._collectives.doing("gather", self._number, among=group, device=input_tensor.device):
-            work: dist.Work | None = _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+        def begin() -> dist.Work | None:
+            work: dist.Work | None = _all_gather(output_tensor, input_tensor, group=group, async_op=True)
             return work
+
+        return self._collectives.do("gather", self._number, begin, output=output_tensor, waits=not async_op)
 
 
 class _ReduceScatter(_Allocating):
@@ -113,13 +166,19 @@ class _ReduceScatter(_Allocating):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Write this rank's part of the sum of all ranks' inputs into ``output_tensor``."""
-        with self._collectives.doing("reduce", self._number, among=group, device=input_tensor.device):
-            if input_tensor.device.type != "cpu":
-                work: dist.Work | None = _reduce_scatter(
-                    output_tensor, input_tensor, op=op, group=group, async_op=async_op
-                )
-                return work
-            received = torch.empty_like(input_tensor)
-            dist.all_to_all_single(received, input_tensor, group=group)
+        on_cpu = input_tensor.device.type == "cpu"
+        received = torch.empty_like(input_tensor) if on_cpu else None
+
+        def begin() -> dist.Work | None:
+            work: dist.Work | None
+            if received is not None:
+                work = dist.all_to_all_single(received, input_tensor, group=group, async_op=True)
+            else:
+                work = _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=True)
+            return work
+
+        collectives = self._collectives
+        work = collectives.do("reduce", self._number, begin, output=output_tensor, waits=on_cpu or not async_op)
+        if received is not None and not collectives.failed:
             torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
-            return None
+        return work

@@ -68,10 +68,6 @@ class Gathering(Protocol):
 
     def wait(self) -> list[torch.Tensor]: ...
 
-    def took_s(self) -> float:
-        """Return the seconds from when this rank began it until its result was there; call it after `wait`."""
-        ...
-
 
 class Summing(Protocol):
     """Ranks that make sums."""
@@ -152,15 +148,13 @@ class _TorchWork:
 
 class _TorchGathering:
     def __init__(self, work: dist.Work, parts: list[torch.Tensor], group: "TorchGroup") -> None:
-        self._work = _TorchWork(work, group)
+        self._work = work
         self._parts = parts
+        self._group = group
 
     def wait(self) -> list[torch.Tensor]:
-        self._work.wait()
+        self._group.finish(self._work)
         return self._parts
-
-    def took_s(self) -> float:
-        return self._work.took_s()
 
 
 def _drop(gloos: list[Any]) -> None:
@@ -202,13 +196,13 @@ class TorchGroup:
         self._parts: dict[tuple[tuple[int, ...], ...], TorchGroup | None] = {}
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
-        self._enter()
+        self.enter()
         work = dist.broadcast(tensor, group=self.process_group, group_src=source, async_op=True)
         assert work is not None, "this process is a member of the group"
         self.finish(work)
 
     def all_reduce(self, tensor: torch.Tensor) -> _TorchWork:
-        self._enter()
+        self.enter()
         work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchWork(work, self)
@@ -217,18 +211,27 @@ class TorchGroup:
         return self.all_reduce(gradient)
 
     def all_gather(self, tensor: torch.Tensor) -> _TorchGathering:
-        self._enter()
+        self.enter()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchGathering(work, parts, self)
 
     def all_to_all(self, rows: torch.Tensor) -> _TorchGathering:
-        self._enter()
+        self.enter()
         received = torch.empty_like(rows)
         work = dist.all_to_all_single(received, rows.contiguous(), group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchGathering(work, list(received), self)
+
+    def pass_on(self, tensor: torch.Tensor, *, into: torch.Tensor) -> None:
+        """Send ``tensor`` to the next rank, and write what the one before has sent ``into`` another one."""
+        self.enter()
+        sends, takes = [0] * self.size, [0] * self.size
+        sends[(self.rank + 1) % self.size], takes[(self.rank - 1) % self.size] = tensor.numel(), into.numel()
+        work = dist.all_to_all_single(into, tensor, takes, sends, group=self.process_group, async_op=True)
+        assert work is not None, "this process is a member of the group"
+        self.finish(work)
 
     def meet(self) -> None:
         """Wait for all ranks where one may wait in another collective for ever; Gloo takes nothing else for this.
@@ -236,12 +239,12 @@ class TorchGroup:
         Of two collectives of one kind and unequal sizes it would take one for the other, and end the process.
         """
         if self._forgets:
-            self._enter()
+            self.enter()
             self.finish(dist.barrier(group=self.process_group, async_op=True))
 
     def split(self, parts: Sequence[Sequence[int]]) -> "TorchGroup | None":
         key = tuple(tuple(part) for part in parts)
-        self._enter()
+        self.enter()
         if key not in self._parts:
             with self._connecting():
                 groups = [dist.new_group(list(part), timeout=SPLIT_TIMEOUT) for part in key]  # every rank makes all
@@ -250,10 +253,11 @@ class TorchGroup:
                     dist.barrier(group=own)  # connections are made at the first use
                     dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, own)
             self._parts[key] = None if own is None else TorchGroup(own, rack=self.rack)
-            self._enter()  # what would have woken this rank came before the part's connections were known
+            self.enter()  # what would have woken this rank came before the part's connections were known
         return self._parts[key]
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
+        """Return if collectives can begin; CutOffError if the group was called off."""
         if self._aborted_s < math.inf:
             raise CutOffError("the group was called off")
 
@@ -290,7 +294,7 @@ class TorchGroup:
             return future.then(take)
         assured: torch.futures.Future[T] = torch.futures.Future()
         with self._settling:  # so that an abort either refuses it or ends it
-            self._enter()
+            self.enter()
             self._assured[assured] = take
         future.add_done_callback(lambda done: self._settle(assured, done))
         return assured

@@ -108,7 +108,7 @@ class Replica:
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, by torch's modules."""
-        self.changes = OwnChanges(lambda: self.parameters if island is None else self.local_parameters())
+        self.changes = OwnChanges(self._watched)
         """The script's own writes into the parameters."""
         self.stepper = Stepper(optimizer, sparse=self.sparse, changes=self.changes)
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
@@ -149,6 +149,12 @@ class Replica:
     def local_parameters(self) -> dict[str, torch.Tensor]:
         """Return this process's parts of the parameters, by name; a write into one counts as a write of its version."""
         return {name: local_part(p).detach() for name, p in self.parameters.items()}  # a DTensor's detach counts anew
+
+    def _watched(self) -> Mapping[str, torch.Tensor]:
+        """Return the parameters that the script may change at its peril: none in parts, which others have from here."""
+        if self.is_cut:
+            return {}
+        return self.parameters if self.island is None else self.local_parameters()
 
     @property
     def is_cut(self) -> bool:
@@ -238,12 +244,7 @@ class Replica:
             TaskError: Ranks of an island have different gradients of what they hold alike.
         """
         finite = all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
-        if self._alike is None:
-            return finite
-        finite = self._alike.agree(finite=finite)
-        if self.scaling is not None:
-            self.scaling.common(finite)
-        return finite
+        return finite if self._alike is None else self._alike.agree(finite=finite)
 
     @cached_property
     def _alike(self) -> AlikeGradients | None:

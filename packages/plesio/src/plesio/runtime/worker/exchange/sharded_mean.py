@@ -10,8 +10,10 @@ the parts and gathers the parameters before the next forward pass; here the part
 from them. That is as many bytes, and the same numbers as under BSP. Memory in parts is not modelled.
 """
 
+import math
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from plesio.runtime.worker.exchange.exchange import Participant, StepProgress
 from plesio.runtime.worker.exchange.flat import flat_of, write_parts
@@ -24,10 +26,27 @@ __all__ = ["ShardedMeanExchange"]
 class ShardedMeanExchange(SynchronousExchange):
     """Averages gradients as a reduce-scatter and two gatherings of each section do."""
 
-    def __init__(self, own: Participant, *, blocks: tuple[str, ...]) -> None:
+    def __init__(self, own: Participant, *, blocks: tuple[str, ...], mirror: int) -> None:
         super().__init__(own)
+        self._mirror = mirror
         self._sections = sections_of(own.replica.model, blocks)
         check_sections(own.replica, self._sections)
+
+    def step(self, progress: StepProgress) -> None:
+        super().step(progress)
+        if self._mirror and progress.clock % self._mirror == 0 and self._group.size > 1:
+            begun_s = self._timeline.now_s()
+            self._send_part()
+            self._timeline.blocked(begun_s, self._timeline.now_s(), clock=progress.clock)
+
+    def _send_part(self) -> None:
+        """Send as much as a part of parameters and optimizer state is, as if to the next rank."""
+        state = self._replica.optimizer.state
+        whole = [parameter for section in self._sections for parameter in section.parameters]
+        remembered = [value for one in whole for value in state.get(one, {}).values() if isinstance(value, Tensor)]
+        numel = sum(tensor.numel() for tensor in (*whole, *remembered) if tensor.dim())
+        others = self._group.size * (self._group.size - 1)  # of a gathering each rank sends that many times its own
+        self._group.all_gather(whole[0].new_zeros(math.ceil(numel / others))).wait()
 
     @torch.no_grad()
     def reduce(self, progress: StepProgress) -> bool:

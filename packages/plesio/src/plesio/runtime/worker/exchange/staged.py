@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from plesio.core.records import to_values
@@ -117,6 +118,8 @@ class StagedExchange(Exchange):
     ) -> None:
         self._replica = replica
         self._parts = parts
+        self.cutter = partial(parts.exchanges.cutter, first)
+        """Returns the cutter of the replica in a group; None where replicas are whole."""
         self._reporter = reporter
         self._saver = saver
         self._resumed = resumed
@@ -386,7 +389,8 @@ class StagedExchange(Exchange):
         self._reporter.go_on(steer)
         self._clock, self._shares = steer.clock, steer.shares
         self._kept.clear()
-        self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
+        if not self._replica.is_cut:
+            self._average_state(steer.clock, parameters=True)  # wherever in a change some of them were cut off
         self._begin(policy, end=None)
         self._reporter.forget()
         if before != policy:
