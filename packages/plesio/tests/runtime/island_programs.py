@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
@@ -24,18 +25,23 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
-def make_model() -> nn.Module:
-    """Make a model whose sizes do not divide, with a buffer that moves not and a parameter that is frozen."""
+OVERFLOW = (4, 1)
+"""Step and worker whose scaled gradient overflows, on one rank."""
+
+
+def make_model(policy: str = "") -> nn.Module:
+    """Make a model with a frozen parameter. Its sizes do not divide, but under a compression each part has pairs."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 14), nn.Tanh(), nn.Linear(14, 3), nn.LayerNorm(3))
+    first, second, third = (4, 8, 8) if "compress" in policy else (5, 14, 3)
+    model = nn.Sequential(nn.Linear(first, second), nn.Tanh(), nn.Linear(second, third), nn.LayerNorm(third))
     model[3].weight.requires_grad_(False)
     return model
 
 
-def batch(step: int, worker: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features ``[BATCH, 5]`` and labels ``[BATCH]`` of one step of one worker."""
+def batch(step: int, worker: int, *, features: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features ``[BATCH, features]`` and labels ``[BATCH]`` of one step of one worker."""
     generator = torch.Generator().manual_seed(100 * step + worker)
-    return torch.randn(BATCH, 5, generator=generator), torch.randint(0, 3, (BATCH,), generator=generator)
+    return torch.randn(BATCH, features, generator=generator), torch.randint(0, 3, (BATCH,), generator=generator)
 
 
 def shared_by(way: str, model: nn.Module, island: Any) -> nn.Module:
@@ -50,6 +56,11 @@ def shared_by(way: str, model: nn.Module, island: Any) -> nn.Module:
         parallelize_module(model, island.mesh, {"0": ColwiseParallel(), "2": row, "3": norm})
         model[3].weight.requires_grad_(False)
         model.register_forward_hook(lambda *called: called[-1].full_tensor())
+    elif way == "two dimensions" and island.size > 1:
+        mesh = init_device_mesh("cpu", (2, island.size // 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        for part in (model[0], model[2], model[3], model):
+            fully_shard(part, mesh=mesh["data"])
     elif way == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     return model
@@ -62,17 +73,25 @@ def whole(model: nn.Module) -> dict[str, list[float]]:
 
 
 def train(way: str, policy: str, optimizer: str) -> dict[str, Any]:
-    island = plesio.island()
-    model = make_model()
+    """Train in this way; with "scaled" in it, the loss is scaled, and one gradient overflows."""
+    island, (way, _, scaled) = plesio.island(), way.partition("-")
+    model = make_model(policy)
     call = shared_by(way, model, island)
-    with plesio.join(model, OPTIMIZERS[optimizer](model), policy=policy) as session:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=bool(scaled))
+    features = model[0].in_features
+    with plesio.join(model, OPTIMIZERS[optimizer](model), policy=policy, scaler=scaler) as session:
         for step in range(NUM_STEPS):
-            x, y = batch(step, session.rank)
+            x, y = batch(step, session.rank, features=features)
             if way in ("fsdp", "ddp"):
                 x, y = x[island.rank :: island.size], y[island.rank :: island.size]
-            F.cross_entropy(call(x), y).backward()
+            elif way == "two dimensions" and island.size > 1:
+                x, y = x[island.rank // 2 :: 2], y[island.rank // 2 :: 2]
+            scaler.scale(F.cross_entropy(call(x), y)).backward()
+            if scaled and (step, session.rank) == OVERFLOW and not island.leads:
+                model[0].weight.grad.to_local().fill_(torch.inf)
             session.step(samples=BATCH)
-        metric = session.evaluate(lambda: float(F.cross_entropy(model(batch(99, 0)[0]), batch(99, 0)[1])))
+        x, y = batch(99, 0, features=features)
+        metric = session.evaluate(lambda: float(F.cross_entropy(model(x), y)))
     assert session.island is island
     report = session.report()
     return {
@@ -83,6 +102,7 @@ def train(way: str, policy: str, optimizer: str) -> dict[str, Any]:
         "samples": report.samples,
         "memory": [one.memory for one in report.workers],
         "sha256": report.parameters_sha256,
+        "scale": scaler.get_scale(),
     }
 
 

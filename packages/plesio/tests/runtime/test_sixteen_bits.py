@@ -11,6 +11,7 @@ import plesio
 from plesio.cli.commands import invoke
 from plesio.protocol.effects import ApplyOrder
 from plesio.runtime.parameters.layout import SliceLayout
+from plesio.runtime.server import payloads
 from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.exchange.replica import Replica
 from runtime.half_precision_programs import (
@@ -93,6 +94,6 @@ def test_servers_add_up_what_16_bits_cannot():
     shard = Shard(slices, block=torch.ones(1, dtype=torch.bfloat16).view(torch.uint8), update="delta", optimizer=None)
     share = torch.tensor([2.0**-9], dtype=torch.bfloat16)
     for clock in range(1, 65):
-        shard.push(0, clock=clock, payload=share.view(torch.uint8).numpy(), present=None, groups=None)
+        shard.push(0, clock=clock, payloads=[payloads.Payload(share.view(torch.uint8).numpy())], groups=None)
         shard.apply(ApplyOrder(updates=((0, clock),), weight=1.0, version=clock, num_live=1))
-    assert shard.pull(None).payload.view(torch.bfloat16).item() == 1.125
+    assert shard.pull(None)[0].payload.view(torch.bfloat16).item() == 1.125

@@ -103,16 +103,19 @@ class WorkerLostError(PlesioError):
         self.ranks = ranks
 
     @classmethod
-    def of(cls, ranks: Sequence[int], *, error: str | None = None) -> "WorkerLostError":
-        """Make the error for a collective without these ranks; ``error`` is how they ended, where that is known."""
+    def of(cls, ranks: Sequence[int], *, error: str | None = None, islands: str = "") -> "WorkerLostError":
+        """Make the error for a collective without these ranks.
+
+        Args:
+            ranks: The workers.
+            error: How they ended, where that is known.
+            islands: The workers in words, where they are islands.
+        """
         names = ", ".join(map(str, ranks))
-        text = f"worker {names} was lost (rank {names}), and a collective exchange cannot go on without it"
+        who, end = islands or f"worker {names}", "and a collective exchange cannot go on without it"
+        text = f"{who} was lost{'' if islands else f' (rank {names})'}, {end}"
         if error is not None:
-            text = (
-                error
-                if not ranks
-                else f"worker {names} ended with an error ({error}), and a collective exchange cannot go on without it"
-            )
+            text = f"{who} ended with an error ({error}), {end}" if ranks else error
         return cls(text, ranks=tuple(ranks))
 
     @classmethod

@@ -11,7 +11,6 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: i
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, TransportError
 from plesio.policies import Policy
-from plesio.policies.compression import NO_COMPRESSION
 from plesio.runtime.job import MEET_S
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.meeting import gloo_interface, gpu_of, process_group
@@ -41,9 +40,7 @@ def asked_for(place: WorkerPlace | None) -> Island | None:
     return island() if started is not None or _made else None
 
 
-def island_of(
-    policy: Policy, options: JoinOptions, *, place: WorkerPlace | None, scales: bool, saves: bool
-) -> Island | None:
+def island_of(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None, saves: bool) -> Island | None:
     """Return this process's island, as `asked_for` does; what an island cannot do is refused in one line.
 
     Raises:
@@ -54,25 +51,24 @@ def island_of(
         return None
     if saves:  # first, as it makes another policy
         raise ConfigError("islands take no checkpoints; leave checkpoint out (--checkpoint)")
-    averages = policy.update == "delta" and policy.merge == "mean" and policy.moments == "own" and policy.hook is None
     if place is not None and (policy.adapts or policy.inner is not None):
         why = "islands do not change their policy" if policy.adapts else "islands are in no racks"
-        raise ConfigError(f"{policy.spec}: {why}; use local_sgd, diloco, ssp or asp by itself")
-    if place is not None and not (policy.exchange == "store" or averages):
+        raise ConfigError(
+            f"{policy.spec}: {why}; write one that stays, as in --policy diloco:10,exchange=store (join(policy=...)): "
+            "diloco, local_sgd, ssp or asp"
+        )
+    if place is not None and policy.exchange == "collective" and (policy.update == "gradient" or policy.hook):
         raise ConfigError(
             f"{policy.spec} cannot train islands, whose ranks hold parts of a replica; use local_sgd or diloco, or a "
             "policy on the store (ssp, asp)"
         )
+    if place is not None and not policy.compression.cuts:
+        raise ConfigError(
+            f"{policy.spec}: {policy.compression.spec} factors whole matrices, of which an island's ranks have parts; "
+            "use compress=qsgd:8, or topk"
+        )
     if place is not None and place.late and policy.exchange != "store":
         raise ConfigError(f"no island can join {policy.spec} while it runs; one can with exchange=store")
-    if policy.compression != NO_COMPRESSION:
-        raise ConfigError(
-            f"{policy.spec}: the ranks of an island push parts of tensors, as they are; leave compress out"
-        )
-    if scales:
-        raise ConfigError(
-            "islands train without a loss scaler: leave out scaler=, and use bfloat16 where memory is short"
-        )
     if options.num_replicas > 1:
         raise ConfigError("islands train with one server a host: leave out replicas (--replicas)")
     if options.job is not None:

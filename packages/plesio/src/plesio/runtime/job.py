@@ -97,7 +97,9 @@ class Job:
         if self._heartbeat is None:
             client = self._servers.control(wanted=lambda: self._heartbeat is None or self._heartbeat.goes_on())
             meeting_place = (self.place.address, self.place.port)
-            self._heartbeat = HeartbeatSender(client, rank=self.place.rank, meeting_place=meeting_place)
+            self._heartbeat = HeartbeatSender(
+                client, rank=self.place.rank, meeting_place=meeting_place, island=self.place.island
+            )
         return self._heartbeat
 
     @property

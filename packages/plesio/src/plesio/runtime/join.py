@@ -132,7 +132,7 @@ def join(
     place = place_of(options)
     chosen = policy_of(policy, around=around, setting=setting)
     one = as_one(model, optimizer)
-    island = island_of(chosen, options, place=place, scales=scaler is not None, saves=setting is not None)
+    island = island_of(chosen, options, place=place, saves=setting is not None)
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)

@@ -15,6 +15,7 @@ from plesio.protocol.effects import ApplyOrder
 from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS, group_options, optimizer_spec
+from plesio.runtime.server.payloads import Payload
 from plesio.runtime.server.shard import Shard
 from plesio.runtime.worker.exchange.replica import Replica
 
@@ -67,7 +68,7 @@ class Servers:
                 for i in here
             ]
             payload = torch.cat([*parts, torch.empty(0, dtype=torch.uint8)])
-            shard.push(worker, clock=clock, payload=payload.numpy(), present=here, groups=groups)
+            shard.push(worker, clock=clock, payloads=[Payload(payload.numpy(), here)], groups=groups)
 
     def apply(
         self,
@@ -89,7 +90,7 @@ class Servers:
             name: torch.full((tensor.numel(),), float("nan")) for name, tensor, _, _ in self.replica.tensors.exchanged()
         }
         for shard, slices in zip(self.shards, self.layout.servers, strict=True):
-            pulled = shard.pull(known)
+            [pulled] = shard.pull(known)
             assert pulled.version == self.version
             position = 0
             for index in pulled.present if pulled.present is not None else range(len(slices)):
@@ -283,19 +284,19 @@ def test_snapshot_is_the_state_of_its_moment():
     replica = Replica(*make("SGD"))
     servers = Servers(replica, count=1)
     [shard] = servers.shards
-    before = shard.pull(None).payload
+    before = shard.pull(None)[0].payload
     shard.snapshot(0)
     servers.push(0, clock=1, tensors=set_gradients(replica.model, seed=1))
     servers.apply([(0, 1)])
     assert torch.equal(shard.pull_shared(0).payload, before)
-    assert not torch.equal(shard.pull(None).payload, before)
+    assert not torch.equal(shard.pull(None)[0].payload, before)
 
 
 def test_payload_that_does_not_fit_its_slices_is_refused():
     servers = Servers(Replica(*make("SGD")), count=1)
     payload = torch.zeros(12, dtype=torch.uint8)
     with pytest.raises(ExchangeError, match="12 bytes"):
-        servers.shards[0].push(3, clock=1, payload=payload.numpy(), present=None, groups=None)
+        servers.shards[0].push(3, clock=1, payloads=[Payload(payload.numpy())], groups=None)
 
 
 class Own(torch.optim.SGD):
@@ -322,24 +323,24 @@ def test_compressed_payload_that_cannot_be_read_is_refused(compressed: str, num_
     shard, _ = compressed_shard()
     payload = torch.full((num_bytes,), 255, dtype=torch.uint8).numpy()
     with pytest.raises(ExchangeError, match=message):
-        shard.push(0, clock=1, payload=payload, present=None, groups=None, compressed=compressed)
+        shard.push(0, clock=1, payloads=[Payload(payload, None, compressed)], groups=None)
 
 
 def test_a_compressed_pull_has_what_the_one_before_left_out():
     shard, layout = compressed_shard()
     held = torch.zeros(8)
-    assert not shard.pull(None, worker=3, compressed="topk:0.25").compressed, "the first is in full"
+    assert not shard.pull(None, worker=3, compressed="topk:0.25")[0].compressed, "the first is in full"
     codec = make_codec(parse_compression("topk:0.25"), num_elements=8, seed=0, rank=3)
     delta = torch.arange(1.0, 9.0)
-    shard.push(0, clock=1, payload=delta.view(torch.uint8).numpy(), present=None, groups=None)
+    shard.push(0, clock=1, payloads=[Payload(delta.view(torch.uint8).numpy())], groups=None)
     shard.apply(ApplyOrder(updates=((0, 1),), weight=1.0, version=1, num_live=1))
     for kept in ([0, 0, 0, 0, 0, 0, 7, 8], [0, 0, 0, 0, 5, 6, 7, 8]):
-        pulled = shard.pull(1, worker=3, compressed="topk:0.25")
+        [pulled] = shard.pull(1, worker=3, compressed="topk:0.25")
         assert pulled.compressed
         codec.add(pulled.payload, to=held, clock=1)
         assert held.tolist() == kept
     shard.forget(3)
-    assert shard.pull(1, worker=3, compressed="topk:0.25").payload.numel() == layout.payload_bytes(0)
+    assert shard.pull(1, worker=3, compressed="topk:0.25")[0].payload.numel() == layout.payload_bytes(0)
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "Own"])

@@ -61,7 +61,7 @@ class Run:
 
     def __init__(self, *, meeting_place: tuple[str, int] = ("127.0.0.1", 1), needs_server: bool = True) -> None:
         self.server, self.called = Server(), queue.Queue[object]()
-        self.heartbeat = HeartbeatSender(self.server, rank=1, meeting_place=meeting_place)  # type: ignore[arg-type]
+        self.heartbeat = HeartbeatSender(self.server, rank=1, meeting_place=meeting_place, island=None)  # type: ignore[arg-type]
         self._needs_server = needs_server
         self.begin()
 

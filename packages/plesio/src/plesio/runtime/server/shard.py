@@ -29,19 +29,17 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from plesio.core.errors import ExchangeError, PolicySpecError
 from plesio.policies import UpdateKind
-from plesio.policies.compression import parse_compression
 from plesio.protocol.bulk import BlockRow, Initial, OptimizerSpec, Table
 from plesio.protocol.effects import ApplyOrder
-from plesio.runtime.parameters.codecs import make_codec
-from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
+from plesio.runtime.parameters.layout import Slice, slices_of
 from plesio.runtime.parameters.optimizer_spec import SUPPORTED_OPTIMIZERS
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
+from plesio.runtime.server.compressed_pulls import CompressedPulls
 from plesio.runtime.server.interleaved import InterleavedOptimizer
-from plesio.runtime.server.island_parts import IslandPayloads, put_together, taken_apart
 from plesio.runtime.server.merging import corrected, mean_by_directions, mean_of
+from plesio.runtime.server.payloads import Payload, taken_apart, values_of
 
 __all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
 
@@ -116,8 +114,7 @@ class Shard:
         self._num_bytes = [piece.num_bytes for piece in slices]
         self._bytes = self._parts(block)
         self._optimizer = None if optimizer is None else self._build(optimizer)
-        self._held: dict[int, dict[int, torch.Tensor]] = {}
-        """By worker that pulls compressed, its parameters as it has them, by index."""
+        self._pulls = CompressedPulls(slices, self._views)
         self._steps: dict[int, list[InterleavedOptimizer]] = {}
         """By fragment, as each has rounds of its own."""
 
@@ -179,79 +176,23 @@ class Shard:
         worker: int,
         *,
         clock: int,
-        payload: NDArray[np.uint8],
-        present: Sequence[int] | None,
+        payloads: Sequence[Payload],
         groups: Sequence[dict[str, Any]] | None,
         num_steps: int = 1,
-        compressed: str | None = None,
     ) -> None:
         """Keep an update until the policy decides on it.
 
-        The payload has the ``present`` slices (None: all), packed, and is kept until it is applied or dropped;
-        ``groups`` are the optimizer's options, where they changed. If it is ``compressed``, the parameters come first,
-        encoded together: their deltas, or the sum of their gradients over ``num_steps``.
+        A worker's payload is kept until it is applied or dropped, those of an island's ranks are copied. ``groups`` are
+        the optimizer's options, where they changed. What is compressed of gradients is their sum over ``num_steps``.
 
         Raises:
-            ExchangeError: The payload is not as long as its slices, or cannot be read.
+            ExchangeError: A payload is not as long as its slices, or cannot be read.
         """
-        packed, position = torch.from_numpy(payload), 0
-        values: dict[int, torch.Tensor] = {}
-        indices: Sequence[int] = range(len(self._slices)) if present is None else present
-        if compressed is not None:
-            coded = [index for index in indices if self._slices[index].kind == "parameter"]
-            position = self._read(packed, coded, compressed, into=values, worker=worker)
-            if self._update == "gradient" and num_steps > 1:
-                torch._foreach_div_(list(values.values()), num_steps)
-            indices = [index for index in indices if index not in values]
-        # views of the payload, converted only where a master has another type
-        for index in indices:
-            end = position + self._num_bytes[index]
-            value = view_packed(packed[position:end], self._slices[index].torch_dtype)
-            values[index] = value.to(self._tensors[index].dtype)
-            position = end
-        if position != payload.size:
-            raise ExchangeError(f"an update of worker {worker} has {payload.size} bytes; its slices make {position}")
+        steps = num_steps if self._update == "gradient" else 1
+        found = values_of(payloads, self._slices, of=f"an update of worker {worker}", num_steps=steps)
+        # converted only where a master has another type
+        values = {index: value.to(self._tensors[index].dtype) for index, value in found.items()}
         self._pending[worker, clock] = _Pending(values, groups)
-
-    def _read(
-        self,
-        packed: torch.Tensor,
-        indices: Sequence[int],
-        compressed: str,
-        *,
-        into: dict[int, torch.Tensor],
-        worker: int,
-    ) -> int:
-        """Decode the slices ``indices``, and return the bytes that they take."""
-        if not indices:
-            return 0
-        sizes = [self._tensors[index].numel() for index in indices]
-        try:
-            compression = parse_compression(compressed)
-            if not compression.on_store:
-                raise PolicySpecError("it is added up among workers")
-            num_bytes = -(-compression.payload_bits(sum(sizes)) // 8)
-            codec = make_codec(compression, num_elements=sum(sizes), seed=0, rank=0)
-            numbers = codec.decode(view_packed(packed[:num_bytes], codec.payload_dtype), clock=0)
-        except (PolicySpecError, RuntimeError, IndexError) as error:
-            line = str(error).splitlines()[0]
-            raise ExchangeError(f"an update of worker {worker} cannot be read as {compressed}: {line}") from error
-        for index, part in zip(indices, torch.split(numbers, sizes), strict=True):
-            into[index] = part.to(self._tensors[index].dtype)
-        return num_bytes
-
-    def push_together(
-        self,
-        worker: int,
-        *,
-        clock: int,
-        parts: IslandPayloads,
-        groups: Sequence[dict[str, Any]] | None,
-        num_steps: int = 1,
-    ) -> None:
-        """Keep an update that the ranks of an island have sent in parts; their payloads are copied."""
-        present, payload = put_together(self._slices, parts)
-        self.push(worker, clock=clock, payload=payload, present=present, groups=groups, num_steps=num_steps)
 
     def apply(self, order: ApplyOrder) -> None:
         """Make the mean of the order's pending updates, times its weight, its version."""
@@ -331,8 +272,8 @@ class Shard:
         among: Sequence[int] | None = None,
         worker: int = 0,
         compressed: str | None = None,
-        blocks: Sequence[BlockRow] | None = None,
-    ) -> PackedSlices:
+        parts: Sequence[Sequence[BlockRow] | None] = (None,),
+    ) -> list[PackedSlices]:
         """Copy the slices that changed after ``known_version`` (all, also those that never change, when None).
 
         Args:
@@ -341,12 +282,17 @@ class Shard:
             worker: It gets them.
             compressed: Encode how the parameters have changed since the worker's last pull, if it has made one; the
                 rest comes with the next. In full if it cannot be sent so, or from a version below 0.
-            blocks: Parts of all slices' tensors that are copied; None for the whole of them.
+            parts: Of each of the worker's ranks, the part of every slice's tensor that it gets; None for all.
+
+        Returns:
+            What each rank gets.
         """
         if compressed is not None and known_version is not None and known_version >= 0:
-            changes = self._changes(worker, among, compressed)
+            changes = self._pulls.changes(worker, among, compressed, version=self.version, parts=parts)
             if changes is not None:
-                return changes
+                indices, sent = changes
+                packed = [self._packed(one) for one in sent]
+                return [PackedSlices(self.version, tuple(indices), one, compressed=bool(indices)) for one in packed]
             known_version = -1
         if known_version is None:
             present = list(range(len(self._slices)))
@@ -357,32 +303,14 @@ class Shard:
                 if self._changed_at[index] > known_version and self._slices[index].kind == "parameter"
             ]
         if compressed is not None:
-            parameters = [index for index in present if self._slices[index].kind == "parameter"]
-            self._held.setdefault(worker, {}).update({index: self._views[index].clone() for index in parameters})
-        payload = self._packed(self._cut(self._bytes, present, blocks))
-        return PackedSlices(self.version, tuple(present) if len(present) < len(self._slices) else None, payload)
+            self._pulls.sent_in_full(worker, present)
+        payloads = [self._packed(self._cut(self._bytes, present, blocks)) for blocks in parts]
+        here = tuple(present) if len(present) < len(self._slices) else None
+        return [PackedSlices(self.version, here, payload) for payload in payloads]
 
     def forget(self, worker: int) -> None:
         """Forget what a worker has of the parameters; if it pulls again, it gets all."""
-        self._held.pop(worker, None)
-
-    def _changes(self, worker: int, among: Sequence[int] | None, compressed: str) -> PackedSlices | None:
-        """Encode how what this worker holds differs from the parameters; None if it cannot be sent so."""
-        held = self._held.get(worker)
-        if held is None:
-            return None
-        indices = sorted(held) if among is None else list(among)
-        flat = torch.cat([(self._views[index] - held[index]).float() for index in indices] or [torch.empty(0)])
-        if not len(flat):
-            return PackedSlices(self.version, (), self._packed([]))
-        codec = make_codec(parse_compression(compressed), num_elements=len(flat), seed=0, rank=worker)
-        encoded = codec.encode(flat, clock=self.version)
-        sent = codec.decode(encoded, clock=self.version)
-        if not bool(sent.isfinite().all()):
-            return None
-        for index, part in zip(indices, torch.split(sent, [held[index].numel() for index in indices]), strict=True):
-            held[index].add_(part.to(held[index].dtype))
-        return PackedSlices(self.version, tuple(indices), self._packed([encoded.view(torch.uint8)]), compressed=True)
+        self._pulls.forget(worker)
 
     def _cut(
         self, parts: list[torch.Tensor], indices: Sequence[int], blocks: Sequence[BlockRow] | None

@@ -14,13 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plesio.core.clock import Clock
 from plesio.core.errors import TransportError
 from plesio.policies import Arrived
 from plesio.protocol.bulk import (
-    BlockRow,
     BulkFromWorker,
     Initial,
     Initialised,
@@ -49,12 +48,13 @@ from plesio.runtime.transport import Bulk, Header
 from plesio.runtime.transport.connection import WorkerConnections
 
 if TYPE_CHECKING:
+    from plesio.runtime.server.payloads import Payload
     from plesio.runtime.server.shard import Shard
 
 __all__ = ["ShardFailedError", "ShardServer"]
 
 _SHARD = "plesio.runtime.server.shard"
-_PARTS = "plesio.runtime.server.island_parts"
+_PAYLOADS = "plesio.runtime.server.payloads"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class ShardServer:
         """Hold what a worker brings; the first one of a run or a stage begins it, the others bring the same."""
         payload = told[0].bulk.payload
         if initial.part is not None:
-            payload = import_module(_PARTS).initial_of(initial, _payloads(told))
+            payload = import_module(_PAYLOADS).initial_of(initial, _payloads(told))
         if not initial.again:
             make: type[Shard] = import_module(_SHARD).Shard
             shard = make.of(initial, payload, allocate=self._endpoint.stage)
@@ -191,25 +191,16 @@ class ShardServer:
     def _push(self, shard: "Shard", told: tuple[Told, ...], push: Push) -> PartArrived:
         bulk = told[0].bulk
         header = bulk.header
+        shard.push(
+            header.worker,
+            clock=header.clock,
+            payloads=_payloads(told),
+            groups=push.groups,
+            num_steps=push.num_steps,
+        )
         if told[0].part is None:
-            shard.push(
-                header.worker,
-                clock=header.clock,
-                payload=bulk.payload,
-                present=push.present,
-                groups=push.groups,
-                num_steps=push.num_steps,
-                compressed=push.compressed,
-            )
             self._pushes[header.worker, header.clock] = bulk
         else:
-            shard.push_together(
-                header.worker,
-                clock=header.clock,
-                parts=_payloads(told),
-                groups=push.groups,
-                num_steps=push.num_steps,
-            )
             self._release(told)
         event = Arrived(
             worker=header.worker,
@@ -330,14 +321,14 @@ class ShardServer:
         if known is not None and request.worker in self._refused:
             self._refused.discard(request.worker)
             known = -1  # before all versions, so that the worker gets rid of its steps that were refused
-        for one in request.of:
-            pulled = self._shard.pull(
-                known,
-                among=request.present,
-                worker=request.worker,
-                compressed=request.compressed,
-                blocks=None if one.part is None else one.part.received,
-            )
+        replies = self._shard.pull(
+            known,
+            among=request.present,
+            worker=request.worker,
+            compressed=request.compressed,
+            parts=[None if one.part is None else one.part.received for one in request.of],
+        )
+        for one, pulled in zip(request.of, replies, strict=True):
             answer = Pulled(
                 present=pulled.present,
                 credit=credit,
@@ -357,10 +348,11 @@ class ShardServer:
             self._endpoint.send(one.bulk.peer, header, meta=meta, payload=pulled.payload.numpy())
 
 
-def _payloads(told: Iterable[Told]) -> list[tuple[Any, Sequence[int] | None, Sequence[BlockRow]]]:
-    """Return payload, slices and blocks of each rank of an island."""
-    return [
-        (bulk.payload, message.present if isinstance(message, Push) else None, part.sent)
-        for bulk, message, part in told
-        if part is not None
-    ]
+def _payloads(told: Iterable[Told]) -> "list[Payload]":
+    """Return the payload of a worker, or of each rank of an island."""
+    make: type[Payload] = import_module(_PAYLOADS).Payload
+    payloads = []
+    for bulk, message, part in told:
+        present, compressed = (message.present, message.compressed) if isinstance(message, Push) else (None, None)
+        payloads.append(make(bulk.payload, present, compressed, None if part is None else part.sent))
+    return payloads

@@ -10,14 +10,14 @@ import math
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
 from plesio.core.errors import ConfigError, PolicySpecError
-from plesio.core.units import listed
+from plesio.core.units import listed, named
 from plesio.policies import Policy, parse_policy
 
 __all__ = [
@@ -128,11 +128,26 @@ class IslandPlace:
         rank: Its number there; 0 leads.
         size: Ranks of the island.
         process: Its number among the processes of the job.
+        sizes: Ranks of each island at the start; none for one that joins later.
     """
 
     rank: int
     size: int
     process: int
+    sizes: tuple[int, ...] = ()
+
+    def named(self, workers: Sequence[int]) -> str:
+        """Name islands by their numbers, with their ranks.
+
+        >>> IslandPlace(rank=0, size=2, process=0, sizes=(2, 2)).named([1])
+        'island 1 (ranks 2 and 3)'
+        """
+        names = []
+        for worker in workers:
+            first = sum(self.sizes[:worker])
+            ranks = range(first, first + self.sizes[worker]) if worker < len(self.sizes) else ()
+            names.append(f"island {worker} ({named('rank', ranks)})" if ranks else f"island {worker}")
+        return listed(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +289,7 @@ def _in_island(sizes: tuple[int, ...], process: int) -> tuple[int, IslandPlace]:
     while process >= before + sizes[worker]:
         before += sizes[worker]
         worker += 1
-    return worker, IslandPlace(rank=process - before, size=sizes[worker], process=process)
+    return worker, IslandPlace(rank=process - before, size=sizes[worker], process=process, sizes=sizes)
 
 
 def _on_host(sizes: tuple[int, ...], worker: int, *, local_processes: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from plesio.runtime.coordinator.members import FIRST_LEASE_S, MIN_LEASE_S
 from plesio.runtime.transport import ControlClient
 from plesio.runtime.transport.failover import FailoverControl
 from plesio.runtime.transport.sockets import can_connect
+from plesio.runtime.worker.environment import IslandPlace
 from plesio.runtime.worker.meter import Meter
 
 __all__ = ["HeartbeatSender"]
@@ -98,11 +99,19 @@ class HeartbeatSender:
     Args:
         client: A connection of its own; closed by `stop`.
         meeting_place: Address and port of the job's key-value store, which is on the server's host.
+        island: The worker's, if it is one: so are all others.
     """
 
-    def __init__(self, client: ControlClient | FailoverControl, *, rank: int, meeting_place: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        client: ControlClient | FailoverControl,
+        *,
+        rank: int,
+        meeting_place: tuple[str, int],
+        island: IslandPlace | None,
+    ) -> None:
         self._client = client
-        self._rank = rank
+        self._rank, self._island = rank, island
         self._meeting_place = meeting_place
         self._meter: Meter | None = None
         self._abort: Callable[[], None] = lambda: None
@@ -197,7 +206,8 @@ class HeartbeatSender:
                         case Lost(workers=workers, fatal=fatal, error=error):
                             self._lost(workers)
                             if fatal:
-                                self._fail(WorkerLostError.of(workers, error=error))
+                                islands = "" if self._island is None else self._island.named(workers)
+                                self._fail(WorkerLostError.of(workers, error=error, islands=islands))
                         case Expelled(over=over):
                             self._fail(WorkerLostError.expelled(self._rank, over=over))
         except TransportError as error:

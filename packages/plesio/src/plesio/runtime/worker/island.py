@@ -60,6 +60,12 @@ class Island:
         self._talk.all_reduce(flag).wait()
         return flag.item() == 0
 
+    def summed(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the values of all ranks; all of them call it."""
+        total = values.to("cpu", copy=True)
+        self._talk.all_reduce(total).wait()
+        return total.to(values.device)
+
     def gathered(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return the values of all ranks, which all have equally many on the CPU; all of them call it."""
         return self._talk.all_gather(values).wait()

@@ -7,7 +7,7 @@ et al. 2018). `plesio_planning.studies.models.loss_scaling` has the model. In a 
     the step begins     it is divided by S, unless the user has done so to clip it (`GradScaler.unscale_`)
     the exchange        measures, compresses and sends true units
     the verdict         of all ranks where the step is common: on the mean, which has what any of them has; else this
-                        worker's own, on its own gradient
+                        worker's own, on its own gradient, of which an island's ranks have a part each
     the step ends       after an overflow the scale backs off, and after many steps without one it grows
 
 Where verdicts are common, scale and growth counter stay equal on all ranks to the bit, as the replicas do. Where they

@@ -207,24 +207,29 @@ def test_one_nan_refuses_the_exchange_on_all_ranks_and_nothing_kept_back_is_lost
         torch.testing.assert_close(values[0][1] + sum(value[2] for value in values), given, atol=1e-4, rtol=0)
 
 
-def test_a_transfer_goes_on_behind_the_steps():
-    def main(job: VirtualJob, *, behind: bool) -> tuple[float, float]:
-        reducer = CompressedReducer(job.group("cpu"), parse_compression("qsgd:8"), shapes=[(2_000_000,)], seed=0)
+@pytest.mark.parametrize(("text", "num_bytes"), [("qsgd:8", 503_908), ("powersgd:1", None)])
+def test_a_transfer_goes_on_behind_the_steps(text: str, num_bytes: int | None):
+    def main(job: VirtualJob, *, sleeps_s: float, goes_on: bool) -> tuple[float, float | None]:
+        reducer = CompressedReducer(job.group("cpu"), parse_compression(text), shapes=[(2_000, 1_000)], seed=0)
         begun_s = job.clock.now_s()
         pending = reducer.begin(torch.ones(2_000_000), 0)
-        if behind:
-            job.clock.sleep_s(1.0)
+        job.clock.sleep_s(sleeps_s / 2)
+        if goes_on:
+            pending.go_on()
+        job.clock.sleep_s(sleeps_s / 2)
         pending.wait()
-        return begun_s, job.clock.now_s()
+        return job.clock.now_s() - begun_s, pending.took_s()
 
-    took_s = []
-    for behind in (False, True):
-        begun_s, ended_s = run(lambda job, behind=behind: main(job, behind=behind))[0]
-        took_s.append(ended_s - begun_s)
-    # twice three quarters of 2 MB on links of 1 Gbit/s; of the two only the first goes on behind one second of steps
-    half_s = 3 * 503_908 / 125e6
-    assert 2 * half_s <= took_s[0] < 2.1 * half_s
-    assert 1.0 + half_s <= took_s[1] < 1.0 + 1.1 * half_s
+    alone_s, own_s = run(lambda job: main(job, sleeps_s=0.0, goes_on=False))[0]
+    assert own_s == pytest.approx(alone_s)
+    if num_bytes is not None:  # twice three quarters of 2 MB on links of 1 Gbit/s
+        assert 2 * 3 * num_bytes / 125e6 <= alone_s < 2.1 * 3 * num_bytes / 125e6
+    waited_s, own_s = run(lambda job: main(job, sleeps_s=1.0, goes_on=False))[0]
+    assert 1.0 < waited_s < 1.0 + 0.9 * alone_s, "of two collectives only the first goes on behind one second of steps"
+    assert own_s == pytest.approx(alone_s)
+    hidden_s, own_s = run(lambda job: main(job, sleeps_s=1.0, goes_on=True))[0]
+    assert hidden_s == pytest.approx(1.0)
+    assert own_s == pytest.approx(alone_s)
 
 
 @pytest.mark.parametrize("text", ["qsgd:8", "qsgd:4", "qsgd:4+feedback"])

@@ -100,6 +100,30 @@ def test_after_meeting_each_goes_on_as_all_went_on_average(name: str):
     torch.testing.assert_close(step, progress / 30)
 
 
+@pytest.mark.parametrize("name", ["adam", "rmsprop with momentum"])
+def test_a_meeting_that_ends_later_leaves_what_was_learnt_meanwhile(name: str):
+    """The momentum is as if it had ended at once; all gradients are 1 or -1, so that squares are 1 at any time."""
+    progress = 30 * RATE * torch.randn(50, generator=torch.Generator().manual_seed(1))
+    found = []
+    for num_behind in (0, 4):
+        parameter = nn.Parameter(torch.zeros(50))
+        optimizer = MAKES[name]([parameter])
+        moments = MeanMoments(optimizer, num_replicas=1, behind=True)
+        signs = torch.Generator().manual_seed(0)
+        for step in range(34):
+            if step == 30:
+                moments.begun()
+            if step == 30 + num_behind:
+                moments.met({parameter: progress})
+            parameter.grad = 2.0 * torch.randint(2, (50,), generator=signs) - 1
+            optimizer.step()
+        if num_behind == 4:
+            moments.met({parameter: progress})
+        state = optimizer.state[parameter]
+        found.append(state["momentum_buffer" if "momentum_buffer" in state else "exp_avg"].clone())
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize(
     ("make", "can"),
     [

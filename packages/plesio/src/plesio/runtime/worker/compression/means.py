@@ -5,6 +5,7 @@ and 16-bit sums stay in range. With feedback an exchange also carries whether an
 ranks know it when the exchange is over and none has to be asked: one number more in a sum, one byte more in a part.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -68,8 +69,23 @@ class ExchangeOutcome:
     asked: bool = False
 
 
-Transfer = Callable[[], ExchangeOutcome]
-"""An exchange under way: called once, it returns when it is over."""
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """An exchange under way.
+
+    Attributes:
+        finish: Called once, returns when it is over.
+        took_s: Called then, returns the seconds of its collectives.
+        go_on: Called before, begins the second of two collectives when the first is over; once for all.
+    """
+
+    finish: Callable[[], ExchangeOutcome]
+    took_s: Callable[[], float]
+    go_on: Callable[[], object] = _nothing
 
 
 class Mean(Protocol):
@@ -99,7 +115,7 @@ class FullMean:
             work.wait()
             return ExchangeOutcome(share)
 
-        return finish
+        return Transfer(finish, work.took_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +139,7 @@ class SummedMean:
             self.codec.add(buffer[: len(payload)], to=mean, clock=clock)
             return ExchangeOutcome(mean, share, bool(buffer[-1] > 0)) if self.feedback else ExchangeOutcome(mean)
 
-        return finish
+        return Transfer(finish, work.took_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +169,15 @@ class GatheredMean:
                 return ExchangeOutcome(mean)
             return ExchangeOutcome(mean, share, any(bool(part[-1]) for part in parts))
 
-        return finish
+        return Transfer(finish, gathering.took_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ScatteredMean:
     """Each rank sums up an n-th of the payloads, and what it finds is encoded once more and gathered.
 
-    As 1-bit Adam has it (Tang et al. 2021, section 4.3). Only the first of the two goes on while the caller does
-    something else. With feedback, what the second encoding leaves out is in the residual of the rank that did it.
+    As 1-bit Adam has it (Tang et al. 2021, section 4.3). With feedback, what the second encoding leaves out is in the
+    residual of the rank that did it.
 
     Args:
         codec: Made for an n-th, rounded up; encodes and adds up all parts at once.
@@ -186,13 +202,18 @@ class ScatteredMean:
             self.codec.add(rows, to=found, clock=clock)
             return found
 
-        def finish() -> ExchangeOutcome:
+        @functools.cache
+        def go_on() -> tuple[Tensor, Gathering]:
             rows = torch.stack(list(scattering.wait()))
             asked = self.feedback and bool(rows[:, -1].any())
             payload = self.codec.encode(own := decoded(rows[:, :length]).sum(0), clock=2 * clock + 1)
             if self.feedback:
                 payload = torch.cat([payload, payload.new_full((1,), asked)])
-            rows = torch.stack(list(self.wire.all_gather(payload).wait()))
+            return own, self.wire.all_gather(payload)
+
+        def finish() -> ExchangeOutcome:
+            own, gathering = go_on()
+            rows = torch.stack(list(gathering.wait()))
             means = decoded(rows[:, :length])
             mean = means.view(-1)[: self.num_elements].clone()
             if not self.feedback:
@@ -203,12 +224,12 @@ class ScatteredMean:
             left[rank] += own - means[rank]
             return ExchangeOutcome(mean, left.view(-1)[: self.num_elements].clone(), bool(rows[:, -1].any()))
 
-        return finish
+        return Transfer(finish, lambda: scattering.took_s() + go_on()[1].took_s(), go_on)
 
 
 @dataclass(frozen=True, slots=True)
 class FactoredMean:
-    """Two all-reduces, of every P and then of every Q; only the first goes on while the caller does something else."""
+    """Two all-reduces, of every P and then of every Q."""
 
     wire: CountedGroup
     factoring: Factoring
@@ -220,22 +241,27 @@ class FactoredMean:
             first = torch.cat([first, first.new_full((1,), asks)])
         work = self.wire.all_reduce(first)
 
-        def finish() -> ExchangeOutcome:
+        @functools.cache
+        def go_on() -> tuple[Sequence[Tensor], Tensor, Work | None]:
+            """Begin the sum of every Q; the share becomes the residual."""
             work.wait()
-            mean = torch.zeros_like(share)
             bases = self.factoring.bases(first)
-            second = self._second(share, bases)
+            second = self.factoring.second(share, bases)
+            if self.feedback:
+                self.factoring.subtract(bases, second, of=share)
+            return bases, second, self.wire.all_reduce(second) if self.factoring.factors_something else None
+
+        def finish() -> ExchangeOutcome:
+            bases, second, summing = go_on()
+            if summing is not None:
+                summing.wait()
+            mean = torch.zeros_like(share)
             self.factoring.add(first, bases, second, to=mean)
             self.factoring.begin_next_at(second)
             return ExchangeOutcome(mean, share, bool(first[-1] > 0)) if self.feedback else ExchangeOutcome(mean)
 
-        return finish
+        def took_s() -> float:
+            summing = go_on()[2]
+            return work.took_s() + (0.0 if summing is None else summing.took_s())
 
-    def _second(self, share: Tensor, bases: Sequence[Tensor]) -> Tensor:
-        """Compute every Q of the mean; the share becomes the residual."""
-        own = self.factoring.second(share, bases)
-        if self.feedback:
-            self.factoring.subtract(bases, own, of=share)
-        if self.factoring.factors_something:
-            self.wire.all_reduce(own).wait()
-        return own
+        return Transfer(finish, took_s, go_on)

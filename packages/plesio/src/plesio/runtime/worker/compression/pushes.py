@@ -1,8 +1,9 @@
 """Updates of which only a part or a rounding is pushed to the store; the rest goes with the next push.
 
 Each server gets its own part of the update, encoded by itself: the largest numbers of ``topk`` are those of each
-server's part. No server sends anything back for it, so a worker decides alone when to push in full: at the end, before
-another policy, when the guard asks for it, and where a number is too large for the form that is sent.
+server's part, and of what a rank of an island sends of it. No server sends anything back for it, so a worker, or such a
+rank, decides alone when to push in full: at the end, before another policy, when the guard asks for it, and where a
+number is too large for the form that is sent.
 
 The residual of gradients is a sum over steps, as a push may cover fewer of them than the one before.
 """
@@ -41,9 +42,9 @@ class CompressedPushes:
 
     Args:
         compression: One whose payload can be read by itself.
-        layout: The slices of each server.
+        layout: The slices of each server, as ranges of what this process has.
         seed: The run's.
-        rank: The worker's; workers round independently.
+        rank: Another on each process; they round independently.
         of: Names of the parameters that are pushed; None: all.
     """
 
@@ -65,8 +66,9 @@ class CompressedPushes:
             for slices in layout.servers
         ]
         self._sizes = [piece.stop - piece.start for pieces in self._servers for piece in pieces]
+        self._ends = {piece.name: piece.stop for pieces in self._servers for piece in pieces}  # the last one's
         self._seed, self._rank = seed, rank
-        limit = compression.residual_limit(sum(self._sizes))
+        limit = compression.residual_limit(max(1, sum(self._sizes)))
         self._feedback = ErrorFeedback(limit=limit) if compression.keeps_residual else None
         self._seen: set[str] = set()
         """Parameters that have been in an update."""
@@ -138,7 +140,7 @@ class CompressedPushes:
         encoded, left = [], []
         for server, (pieces, views) in enumerate(zip(self._servers, parts, strict=True)):
             here = [view for piece, view in zip(pieces, views, strict=True) if piece.name in update]
-            if not here:
+            if not sum(map(len, here)):
                 encoded.append(torch.empty(0, dtype=torch.uint8))
                 continue
             flat = torch.cat(here)
@@ -156,12 +158,14 @@ class CompressedPushes:
         return encoded
 
     def _by_name(self, parts: Sequence[Sequence[Tensor]], names: set[str]) -> dict[str, Tensor]:
-        found: dict[str, list[Tensor]] = {}
+        """Return flat tensors that have the slices where the layout has them."""
+        found: dict[str, Tensor] = {}
         for pieces, views in zip(self._servers, parts, strict=True):
             for piece, view in zip(pieces, views, strict=True):
                 if piece.name in names:
-                    found.setdefault(piece.name, []).append(view.to(piece.torch_dtype))
-        return {name: torch.cat(views) for name, views in found.items()}
+                    flat = found.setdefault(piece.name, view.new_zeros(self._ends[piece.name], dtype=piece.torch_dtype))
+                    piece.cut(flat).copy_(view)
+        return found
 
     def _count(self, encoded: Sequence[Tensor] | None) -> None:
         self._num_pushes += 1

@@ -121,7 +121,8 @@ class CompressedReducer:
         self._wire = CountedGroup(group)
         self._full = FullMean(self._wire)
         self._mean = _mean_of(compression, shapes=shapes, seed=seed, wire=self._wire)
-        self._feedback = ErrorFeedback(limit=compression.residual_limit(shapes)) if compression.keeps_residual else None
+        limit = compression.residual_limit(shapes if self._num_elements else [(1,)])
+        self._feedback = ErrorFeedback(limit=limit) if compression.keeps_residual else None
         self._pending: PendingMean | None = None
         self._flush_next = False
         self._num_exchanges = 0
@@ -163,7 +164,11 @@ class CompressedReducer:
         self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
         transfer = way.begin(share, clock=clock, asks=asks)
         dtype = flat.dtype  # and not flat, which nobody needs meanwhile
-        self._pending = PendingMean(lambda: self._take(transfer(), clock=clock, dtype=dtype))
+        self._pending = PendingMean(
+            lambda: self._take(transfer.finish(), clock=clock, dtype=dtype),
+            took_s=transfer.took_s,
+            go_on=transfer.go_on,
+        )
         return self._pending
 
     def _take(self, outcome: ExchangeOutcome, *, clock: int, dtype: torch.dtype) -> Tensor:
@@ -202,11 +207,19 @@ class PendingMean:
     Args:
         take: Waits for it.
         took_s: Tells the seconds that it took, if that is known.
+        go_on: Begins the second of two collectives when the first is over; all ranks do at the same time, or none.
     """
 
-    def __init__(self, take: Callable[[], Tensor], *, took_s: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        take: Callable[[], Tensor],
+        *,
+        took_s: Callable[[], float | None] = lambda: None,
+        go_on: Callable[[], object] = lambda: None,
+    ) -> None:
         self._take = take
         self.took_s = took_s
+        self.go_on = go_on
         self._mean: Tensor | None = None
 
     @torch.no_grad()
@@ -218,6 +231,8 @@ class PendingMean:
 
 
 def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: CountedGroup) -> Mean:
+    if not num_elements(shapes):
+        return FullMean(wire)  # an island's rank may hold nothing
     match compression:
         case NoCompression():
             return FullMean(wire)

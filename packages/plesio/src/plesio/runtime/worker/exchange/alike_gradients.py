@@ -6,15 +6,14 @@ magnitudes show it: those of equal gradients differ by rounding, those of two sl
 with the flag by which ranks agree that a gradient is finite, so looking at every step takes no collective more.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import astuple
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from plesio.core.errors import TaskError
-from plesio.runtime.worker.exchange.local_part import block_of, local_part
+from plesio.runtime.worker.exchange.holders import Holders
+from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.island import Island
 
 __all__ = ["AlikeGradients", "place_gradients"]
@@ -40,16 +39,11 @@ class AlikeGradients:
     """
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], island: Island) -> None:
-        own = {name: astuple(block_of(parameter, name=name)) for name, parameter in parameters.items()}
-        everywhere = [json.loads(text) for text in island.all_texts(json.dumps(own))]
-        first: dict[str, list[int]] = {}
-        for name in sorted({name for one in everywhere for name in one}):
-            held = [one.get(name, rank) for rank, one in enumerate(everywhere)]
-            first[name] = [held.index(block) for block in held]
+        first = Holders.of(parameters, island).first
         alike = {name: ranks for name, ranks in first.items() if len(set(ranks)) < len(ranks)}
         self._island = island
         self._parameters = {name: parameters.get(name) for name in alike}
-        self._first = torch.tensor(list(alike.values()), dtype=torch.int64).reshape(len(alike), len(everywhere)).T
+        self._first = torch.tensor(list(alike.values()), dtype=torch.int64).reshape(len(alike), island.size).T
         """By rank and parameter, the first rank that holds the same part, ``[ranks, parameters]``."""
 
     def agree(self, *, finite: bool) -> bool:

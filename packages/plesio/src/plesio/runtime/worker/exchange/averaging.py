@@ -9,12 +9,13 @@ Moments of the mean (`mean_moments`) need to know how far all came on average: t
 
 With a compression, or an `OuterStep`, what is averaged is how far the parameters have come since the last mean
 (`replica_mean`). So it is under DiLoCo, where what workers share is what the outer steps have made; there parameters
-may be in *fragments*, which are averaged in turn. Buffers are averaged as they are, in full, with the first fragment: a
-running average that is sent late and added up overshoots what it averages. At the end, or when another policy follows,
-everything is sent in full, so that nothing is kept back.
+may be in *fragments*, which are averaged in turn. A rank of an island compresses its own part: what it holds alike with
+the same other ranks by itself, so that it stays alike. Buffers are averaged as they are, in full, with the first
+fragment: a running average that is sent late and added up overshoots what it averages. At the end, or when another
+policy follows, everything is sent in full, so that nothing is kept back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -34,12 +35,14 @@ from plesio.runtime.worker.exchange.exchange import (
 from plesio.runtime.worker.exchange.flat import parts_of
 from plesio.runtime.worker.exchange.fragments import check_fragments, fragments_of
 from plesio.runtime.worker.exchange.group import Summing, takes_blame
+from plesio.runtime.worker.exchange.holders import Holders
+from plesio.runtime.worker.exchange.joined_reducers import JoinedReducers
 from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import State
-from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, Reducer, ReplicaMean
+from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, ReplicaMean
 
 __all__ = ["AveragingExchange", "DeltaAveraging", "ReducerMaker"]
 
@@ -96,6 +99,8 @@ class AveragingExchange(CollectiveExchange):
         self._timeline = own.timeline
         self._snapshots, self._gauge = own.snapshots, own.gauge
         self._policy = policy
+        self._halfway = -(-policy.delay // 2)
+        """Steps after which the second of two collectives of an exchange begins."""
         self._group = group
         self._leads = group.rank == 0
         self._share = 1.0
@@ -149,24 +154,30 @@ class AveragingExchange(CollectiveExchange):
         parameters = [(name, p) for name, p, kind, _ in self._replica.tensors.exchanged() if kind == "parameter"]
         check_fragments(self._policy, num_tensors=len(parameters))
         compressed: list[CompressedReducer | RackReducer] = []
+        island = self._replica.island
+        holders = None if island is None else Holders.of(self._replica.parameters, island)
         places = fragments_of([p.numel() for _, p in parameters], num_fragments=len(self._fragments))
         for number, fragment in enumerate(self._fragments):
             outer = deltas.outer[number] if deltas.outer else {}
             own = [(name, local_part(p)) for name, p in (parameters[place] for place in places[number])]
             for named in _by_dtype(own):
-                reducer: Reducer | None = None
+                together = [named] if holders is None else _grouped(named, holders.first)
+                reducers = []
                 if deltas.make_reducer is not None:
-                    compressed.append(reducer := deltas.make_reducer([tensor.shape for _, tensor in named]))
+                    reducers = [deltas.make_reducer([tensor.shape for _, tensor in group]) for group in together]
+                compressed += reducers
+                sizes = [sum(tensor.numel() for _, tensor in group) for group in together]
+                parts = list(zip(reducers, sizes, strict=False))
                 fragment.means.append(
                     DeltaMean(
-                        named,
-                        reducer=reducer,
+                        [one for group in together for one in group],
+                        reducer=JoinedReducers(parts) if parts else None,
                         outer=outer.get(named[0][1].dtype),
                         own_share=self._policy.own_share,
                         averages=self._policy.merge,
                         group=self._group,
                         met=self._met,
-                        island=self._replica.island,
+                        holders=holders,
                     )
                 )
         if compressed:
@@ -199,6 +210,8 @@ class AveragingExchange(CollectiveExchange):
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:
             self._merge()
+        elif self._pending is not None and progress.clock == self._pending[0].clock + self._halfway:
+            self._go_on()
         if self._policy.exchanges_at(progress.clock):
             self._start(progress, [self._fragments[number] for number in self._policy.fragments_at(progress.clock)])
             if merges == progress.clock:
@@ -214,6 +227,17 @@ class AveragingExchange(CollectiveExchange):
         if self._moments is not None:
             self._moments.begun()
         self._pending = progress, fragments
+
+    @torch.no_grad()
+    def _go_on(self) -> None:
+        """Begin the second halves of the means under way, so that these go on behind steps too."""
+        assert self._pending is not None, "begun"
+        started, fragments = self._pending
+        begun_s = self._timeline.now_s()
+        for fragment in fragments:
+            for mean in fragment.means:
+                mean.go_on()
+        self._timeline.blocked(begun_s, self._timeline.now_s(), clock=started.clock)
 
     @torch.no_grad()
     def _merge(self) -> None:
@@ -295,7 +319,11 @@ class AveragingExchange(CollectiveExchange):
 
 
 def _by_dtype(tensors: Sequence[Named]) -> list[list[Named]]:
-    groups: dict[torch.dtype, list[Named]] = {}
+    return _grouped(tensors, {name: tensor.dtype for name, tensor in tensors})
+
+
+def _grouped(tensors: Sequence[Named], kinds: Mapping[str, Hashable]) -> list[list[Named]]:
+    groups: dict[Hashable, list[Named]] = {}
     for name, tensor in tensors:
-        groups.setdefault(tensor.dtype, []).append((name, tensor))
+        groups.setdefault(kinds[name], []).append((name, tensor))
     return list(groups.values())

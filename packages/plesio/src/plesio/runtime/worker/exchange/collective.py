@@ -32,11 +32,13 @@ from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks, RackWatch
+from plesio.runtime.worker.exchange.replica import all_finite
 from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
+from plesio.runtime.worker.island import Island
 from plesio.runtime.worker.rack_batches import Rack
 
 __all__ = ["CollectiveExchanges", "StageExchange"]
@@ -200,7 +202,7 @@ class CollectiveExchanges:
         outer: Sequence[Mapping[torch.dtype, OuterStep]] = (),
     ) -> DeltaAveraging | None:
         """Return how deltas are averaged under ``policy``; None where the parameters themselves are."""
-        make_reducer = _reducers_of(group, policy, seed=self._seed)
+        make_reducer = _reducers_of(group, policy, seed=self._seed, island=self._replica.island)
         moments = self._moments(policy, num_replicas=num_replicas)
         if make_reducer is None and not outer and moments is None:
             return None
@@ -216,7 +218,7 @@ class CollectiveExchanges:
                 f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "
                 "leave it out"
             )
-        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas)
+        return MeanMoments(self._replica.optimizer, num_replicas=num_replicas, behind=policy.delay > 0)
 
     def _build_sharded(self, policy: Policy) -> SynchronousExchange:
         """Build the exchange of a policy that cuts the replica; the virtual world cuts nothing and sends everything."""
@@ -354,11 +356,19 @@ class CollectiveExchanges:
         return HierarchicalExchange(self._inside(between.inside)._build(inner), outer, racks=racks.members)
 
 
-def _reducers_of(group: Group | BetweenRacks, policy: Policy, *, seed: int) -> ReducerMaker | None:
+def _reducers_of(
+    group: Group | BetweenRacks, policy: Policy, *, seed: int, island: Island | None
+) -> ReducerMaker | None:
     """Return the maker of reducers; None where everything is sent in full."""
     compression = policy.compression
     if compression == NO_COMPRESSION:
         return None
     if isinstance(group, BetweenRacks):
         return lambda shapes: RackReducer(group, compression, shapes=shapes, seed=seed)
-    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed)
+
+    def spread(mean: torch.Tensor) -> torch.Tensor:
+        """Refuse the mean on all ranks of the island, or on none: what each keeps back follows from it."""
+        taken = island is None or island.all_agree(all_finite([mean]))
+        return mean if taken else torch.full_like(mean, torch.nan)
+
+    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed, spread=spread)

@@ -68,6 +68,10 @@ class Gathering(Protocol):
 
     def wait(self) -> list[torch.Tensor]: ...
 
+    def took_s(self) -> float:
+        """Return the seconds from when this rank began it until its result was there; call it after `wait`."""
+        ...
+
 
 class Summing(Protocol):
     """Ranks that make sums."""
@@ -148,13 +152,15 @@ class _TorchWork:
 
 class _TorchGathering:
     def __init__(self, work: dist.Work, parts: list[torch.Tensor], group: "TorchGroup") -> None:
-        self._work = work
+        self._work = _TorchWork(work, group)
         self._parts = parts
-        self._group = group
 
     def wait(self) -> list[torch.Tensor]:
-        self._group.finish(self._work)
+        self._work.wait()
         return self._parts
+
+    def took_s(self) -> float:
+        return self._work.took_s()
 
 
 def _drop(gloos: list[Any]) -> None:

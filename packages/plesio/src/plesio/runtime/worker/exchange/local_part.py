@@ -1,13 +1,15 @@
 """The part of a tensor that this rank holds: of a `DTensor` its local one, else all of it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.blocks import TensorBlock
 
-__all__ = ["block_of", "local_part", "placed_like", "whole_tensor"]
+__all__ = ["block_of", "box_of", "local_part", "placed_like", "whole_tensor"]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -27,8 +29,9 @@ def whole_tensor(like: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
 def placed_like(whole: torch.Tensor, like: DTensor) -> DTensor:
     """Return ``whole``, which this process has all of, placed as ``like``: a copy of the part that belongs here."""
     mesh, placements = like.device_mesh, like.placements
-    sizes, begins = compute_local_shape_and_global_offset(like.shape, mesh, placements)
-    own = whole[tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))]
+    box = _box(like)
+    assert box is not None, "placed as something that islands exchange"
+    own = whole[tuple(slice(begin, begin + size) for begin, size in zip(*box, strict=True))]
     part = own.to(like.device, copy=True, memory_format=torch.contiguous_format)
     return DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
 
@@ -41,21 +44,47 @@ def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
     """
     if not isinstance(tensor, DTensor):
         return TensorBlock(width=1, row=0, num_rows=tensor.numel(), column=0, num_columns=1)
-    placements = tensor.placements
-    block = None
-    if all(type(one) is Shard or one.is_replicate() for one in placements):
-        sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
-        if tuple(sizes) == tuple(local_part(tensor).shape):
-            block = TensorBlock.of_box(tensor.shape, offsets=offsets, sizes=sizes)
-    cut = [one.dim for one in placements if not one.is_replicate() and hasattr(one, "dim")]
-    if block is None and len(set(cut)) < len(cut):
-        raise TaskError(
-            f'"{name}" is cut twice along one dimension, as by FSDP2 over a column-wise layer, and islands exchange no '
-            "such parts; use one of the two there, or FSDP2 over a row-wise layer"
-        )
+    box, block = _box(tensor), None
+    if box is not None and tuple(box[1]) == tuple(local_part(tensor).shape):
+        block = TensorBlock.of_box(tensor.shape, offsets=box[0], sizes=box[1])
     if block is None:
         raise TaskError(
-            f'"{name}" is placed as {", ".join(map(str, placements))}, of which islands exchange no parts; place it as '
-            "Replicate, or as Shard of one dimension, or of the first and one more"
+            f'"{name}" is placed as {", ".join(map(str, tensor.placements))}, of which islands exchange no parts; use '
+            "Replicate, Shard of one dimension, or of the first and one more; or rows that divide among all ranks"
         )
     return block
+
+
+def _box(tensor: DTensor) -> tuple[list[int], list[int]] | None:
+    mesh = tensor.device_mesh
+    return box_of(tensor.shape, mesh=mesh.shape, at=mesh.get_coordinate() or (), placements=tensor.placements)
+
+
+def box_of(
+    shape: Sequence[int], *, mesh: Sequence[int], at: Sequence[int], placements: Sequence[Placement]
+) -> tuple[list[int], list[int]] | None:
+    """Return offsets and sizes of the part of a tensor that a rank holds; None if that is no box.
+
+    Args:
+        shape: The tensor's.
+        mesh: The sizes of the mesh.
+        at: The rank's coordinates in it.
+        placements: The tensor's, for each dimension of the mesh.
+    """
+    offsets, sizes = [0] * len(shape), list(shape)
+    # FSDP2 over a column-wise layer cuts what a rank has of that, though its dimension of the mesh comes first
+    in_order = sorted(zip(placements, mesh, at, strict=True), key=lambda one: isinstance(one[0], _StridedShard))
+    num_parts = dict.fromkeys(range(len(shape)), 1)
+    for placement, size, number in in_order:
+        if isinstance(placement, Shard | _StridedShard):
+            dim, before = placement.dim, num_parts[placement.dim]
+            if isinstance(placement, _StridedShard) and (
+                placement.split_factor != before or shape[dim] % (size * before)
+            ):
+                return None  # where it does not divide, torch takes other rows for these when it puts them together
+            step = -(-sizes[dim] // size)
+            begin, end = (min(which * step, sizes[dim]) for which in (number, number + 1))
+            offsets[dim], sizes[dim], num_parts[dim] = offsets[dim] + begin, end - begin, before * size
+        elif not placement.is_replicate():
+            return None
+    return offsets, sizes

@@ -20,7 +20,11 @@ with the m, and the momentum, with which its own steps would have come to D,
 
     -D / Σ η = m / (sqrt(v̂) + ε)
 
-If the workers of a rack step together, then each rack steps on its own, and N is the number of racks.
+If D is known only d steps after they met, their steps since are kept: m has forgotten all but β^d of what it was then,
+m', so it becomes m + β^d (-D / Σ η (sqrt(v̂) + ε) - m').
+
+If the workers of a rack step together, then each rack steps on its own, and N is the number of racks. All of this is
+number by number, so a rank of an island does it with its own part, and N is the number of islands.
 
 0/1 Adam (Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1 Adam") freezes v for
 local steps, for the same reason, and sends momentum; local AMSGrad (Chen et al. 2020, "Toward communication efficient
@@ -34,11 +38,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from plesio.runtime.worker.exchange.local_part import local_part
+
 __all__ = ["MeanMoments", "can_share_moments"]
 
 LEAST_KEPT, MOST_KEPT = 0.9, 0.95
 """κ, the share of the mean over time that a step keeps: its least and its most."""
 
+_MEAN = "mean"
+"""The name of m beside those of the optimizer's momenta."""
+_MOMENTA = (_MEAN, "exp_avg", "momentum_buffer")
 Group = dict[str, Any]
 State = dict[str, Any]
 
@@ -61,9 +70,10 @@ class MeanMoments:
     Args:
         optimizer: One that `can_share_moments`, with dense gradients. Its steps are observed until `close`.
         num_replicas: N, those that step on their own: workers, or racks.
+        behind: Whether steps are made between the beginning of a meeting and its end.
     """
 
-    def __init__(self, optimizer: Optimizer, *, num_replicas: int) -> None:
+    def __init__(self, optimizer: Optimizer, *, num_replicas: int, behind: bool = False) -> None:
         self._optimizer = optimizer
         self._kept = min(MOST_KEPT, max(LEAST_KEPT, (num_replicas - 1) / (num_replicas + 1)))
         own_noise = (1 - self._kept) / (1 + self._kept)
@@ -75,6 +85,11 @@ class MeanMoments:
         """Sum of each group's rates since the last meeting was begun."""
         self._rates_met = self._rates
         """Up to then, since the one before."""
+        self._behind = behind
+        self._num_since = 0
+        """Steps since the last meeting was begun."""
+        self._then: dict[tuple[Tensor, str], Tensor] = {}
+        """A parameter's momenta as they were then, by their names; empty where no step can follow."""
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def close(self) -> None:
@@ -83,6 +98,7 @@ class MeanMoments:
     @torch.no_grad()
     def _before_step(self, *_: object) -> None:
         """Take in the gradients that are there, which the optimizer is about to step with."""
+        self._num_since += 1
         for number, group in enumerate(self._optimizer.param_groups):
             self._rates[number] += float(group["lr"])
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -92,7 +108,7 @@ class MeanMoments:
             means = [self._mean(one, gradient, group) for one, gradient in zip(parameters, gradients, strict=True)]
             torch._foreach_lerp_(means, gradients, 1 - self._kept)
             key, kept = _squares(group)
-            states = [self._optimizer.state.get(parameter) or {} for parameter in parameters]
+            states = [self._state(parameter) for parameter in parameters]
             if not all(key in state for state in states):
                 continue  # a first step of all makes v of the gradient itself
             part = self._of_mean * ((1 - kept) / kept if kept else 1.0)
@@ -103,6 +119,14 @@ class MeanMoments:
     def begun(self) -> None:
         """Begin a meeting: the progress up to here is averaged."""
         self._rates_met, self._rates = self._rates, [0.0] * len(self._rates)
+        self._num_since = 0
+        if self._behind:
+            self._then = {
+                (parameter, key): momentum.clone()
+                for parameter, mean in self._means.items()
+                for key, momentum in {**self._state(parameter), _MEAN: mean}.items()
+                if key in _MOMENTA
+            }
 
     @torch.no_grad()
     def met(self, progress_of: Mapping[Tensor, Tensor]) -> None:
@@ -111,21 +135,38 @@ class MeanMoments:
             for parameter in group["params"]:
                 if not rate or parameter not in progress_of or parameter not in self._means:
                     continue
-                state = self._optimizer.state[parameter]
+                state = self._state(parameter)
                 direction = progress_of[parameter] / -rate
                 if group.get("decoupled_weight_decay"):
-                    direction.sub_(parameter, alpha=group["weight_decay"])
+                    direction.sub_(local_part(parameter), alpha=group["weight_decay"])
                 if "momentum_buffer" in state:
-                    state["momentum_buffer"].copy_(direction)
+                    self._go_on(parameter, "momentum_buffer", direction, kept=group["momentum"])
                     direction.mul_(1 - group["momentum"])
-                mean = torch.mul(direction, _divisor(state, group), out=self._means[parameter])
+                mean = direction.mul_(_divisor(state, group))
+                self._go_on(parameter, _MEAN, mean, kept=self._kept)
                 if "exp_avg" in state:
-                    torch.mul(mean, 1 - group["betas"][0] ** float(state["step"]), out=state["exp_avg"])
+                    kept = group["betas"][0]
+                    corrected = 1 - kept ** (float(state["step"]) - self._num_since)
+                    self._go_on(parameter, "exp_avg", mean * corrected, kept=kept)
+
+    def _go_on(self, parameter: Tensor, key: str, mean: Tensor, *, kept: float) -> None:
+        """Let a momentum go on from ``mean`` instead of what it was when the meeting was begun."""
+        momentum = self._means[parameter] if key == _MEAN else self._state(parameter)[key]
+        then = self._then.get((parameter, key))
+        if self._num_since and then is not None:
+            momentum.add_(mean.sub(then), alpha=kept**self._num_since)
+        else:
+            momentum.copy_(mean)
+
+    def _state(self, parameter: Tensor) -> State:
+        """Return the optimizer's state of what is here of the parameter."""
+        state = self._optimizer.state.get(parameter) or {}
+        return {key: local_part(value) if isinstance(value, Tensor) else value for key, value in state.items()}
 
     def _mean(self, parameter: Tensor, gradient: Tensor, group: Group) -> Tensor:
         """Update and return the parameter's m, which begins with Adam's momentum or else with its first gradient."""
         if parameter not in self._means:
-            state = self._optimizer.state.get(parameter) or {}
+            state = self._state(parameter)
             begins = gradient
             if "exp_avg" in state and group["betas"][0]:
                 begins = state["exp_avg"] / (1 - group["betas"][0] ** float(state["step"]))
@@ -135,9 +176,9 @@ class MeanMoments:
 
 def _penalised(parameters: Sequence[Tensor], group: Group) -> list[Tensor]:
     """Return the gradients as the optimizer takes them: with the coupled weight decay."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
-        return list(torch._foreach_add(gradients, list(parameters), alpha=group["weight_decay"]))
+        return list(torch._foreach_add(gradients, [local_part(one) for one in parameters], alpha=group["weight_decay"]))
     return gradients
 
 

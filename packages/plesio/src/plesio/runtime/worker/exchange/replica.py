@@ -244,7 +244,12 @@ class Replica:
             TaskError: Ranks of an island have different gradients of what they hold alike.
         """
         finite = all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
-        return finite if self._alike is None else self._alike.agree(finite=finite)
+        if self._alike is None:
+            return finite
+        finite = self._alike.agree(finite=finite)
+        if self.scaling is not None:
+            self.scaling.common(finite)
+        return finite
 
     @cached_property
     def _alike(self) -> AlikeGradients | None:

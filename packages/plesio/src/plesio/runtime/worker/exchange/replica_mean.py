@@ -31,21 +31,18 @@ import torch
 from torch import Tensor
 
 from plesio.policies.policy import MergeKind
-from plesio.runtime.worker.compression import CompressedReducer, PendingMean
+from plesio.runtime.worker.compression import PendingMean
 from plesio.runtime.worker.exchange.flat import flat_of, parts_of
 from plesio.runtime.worker.exchange.group import Summing, Work
+from plesio.runtime.worker.exchange.holders import Holders
+from plesio.runtime.worker.exchange.joined_reducers import JoinedReducers
 from plesio.runtime.worker.exchange.outer_step import OuterStep
-from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import all_finite
-from plesio.runtime.worker.island import Island
 
 __all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean"]
 
 Named = tuple[str, Tensor]
 Met = Callable[[Sequence[Named], Tensor], None]
-
-
-Reducer = CompressedReducer | RackReducer
 
 
 class ParameterMean:
@@ -74,6 +71,9 @@ class ParameterMean:
         sent = flat_of(self.tensors)
         total = sent * share
         self._under_way = sent, total, self._group.all_reduce(total)
+
+    def go_on(self) -> None:
+        """Do nothing: it is made of one collective."""
 
     def wait(self) -> float:
         """Return when the mean is there: the seconds that it took."""
@@ -104,28 +104,28 @@ class DeltaMean:
     """The mean of how far the tensors have come since the last one.
 
     Args:
-        named: Tensors of one dtype, equal on all ranks.
+        named: Tensors of one dtype, equal on all ranks; of an island its rank's part.
         reducer: Made for their shapes; None sends all of a delta.
         outer: Makes a step of the mean; None: it is the mean.
         own_share: α, where the base is what workers share; None where it is a mean of theirs.
         met: Called with the tensors and the mean delta, flat, before anything becomes of it; not where it is refused.
-        island: Its ranks, each with a part of the tensors, refuse a mean together.
+        holders: An island's ranks, each with its part of the tensors, refuse a mean together.
     """
 
     def __init__(
         self,
         named: Sequence[Named],
         *,
-        reducer: Reducer | None,
+        reducer: JoinedReducers | None,
         outer: OuterStep | None,
         own_share: float | None,
         averages: MergeKind,
         group: Summing,
         met: Met,
-        island: Island | None = None,
+        holders: Holders | None = None,
     ) -> None:
         self.named = named
-        self._island = island
+        self._holders = holders
         self.tensors = [tensor for _, tensor in named]
         self.kept_back = False
         """True if something has not been sent yet."""
@@ -137,7 +137,7 @@ class DeltaMean:
         self._reducer = reducer
         self._outer = outer
         self._own_share = own_share
-        self._lengths: _Lengths | None = _Lengths(self.tensors, group=group) if averages == "rda" else None
+        self._lengths = _Lengths(named, group=group, holders=holders) if averages == "rda" else None
         self._met = met
         self._num_steps = 0
         self._group = group
@@ -162,6 +162,11 @@ class DeltaMean:
             self._pending = self._reducer.begin(sent, clock, weight=weight, in_full=in_full)
             self.kept_back = self._reducer.compression.keeps_residual and not in_full
 
+    def go_on(self) -> None:
+        """Begin the second of two collectives when the first is over, if there are two."""
+        assert self._pending is not None, "begun"
+        self._pending.go_on()
+
     def wait(self) -> float | None:
         assert self._pending is not None, "begun"
         pending, self._pending = self._pending, None
@@ -172,9 +177,8 @@ class DeltaMean:
 
     def merge(self, *, stepped: bool) -> Tensor:
         """Merge it, unless it is not finite, which all ranks see alike; return the base."""
-        finite = all_finite([self._mean])
-        self.refused = not (finite if self._island is None else self._island.all_agree(finite))
-        self.sent_finite = not self.refused or all_finite([self._own])
+        self.refused = not self._finite(self._mean)
+        self.sent_finite = not self.refused or self._finite(self._own)
         if self.refused:
             self._mean.zero_()
         else:
@@ -194,16 +198,24 @@ class DeltaMean:
         self._own = self._mean = torch.empty(0)
         return self.base
 
+    def _finite(self, part: Tensor) -> bool:
+        finite = all_finite([part])
+        return finite if self._holders is None else self._holders.island.all_agree(finite)
+
     def shared(self) -> Tensor:
         """Return what workers share now, flat: the base, or the mean of theirs by a collective of its own."""
         return _mean_now(self.tensors, self._group) if self._own_share is None else self.base
 
 
 class _Lengths:
-    """The mean of deltas' lengths, tensor by tensor, where their directions are averaged apart from them."""
+    """The mean of deltas' lengths, tensor by tensor, where their directions are averaged apart from them.
 
-    def __init__(self, tensors: Sequence[Tensor], *, group: Summing) -> None:
-        self._tensors, self._group = tensors, group
+    A length is the whole tensor's, of which an island's rank has a part.
+    """
+
+    def __init__(self, named: Sequence[Named], *, group: Summing, holders: Holders | None) -> None:
+        self._tensors, self._group, self._holders = [tensor for _, tensor in named], group, holders
+        self._num_alike = [1 if holders is None else holders.num_alike(name) for name, _ in named]
         self._mean: tuple[Tensor, Work] | None = None
 
     def begin(self, delta: Tensor, *, weight: float) -> Tensor:
@@ -226,7 +238,11 @@ class _Lengths:
         return torch.cat([(part * factor).reshape(-1) for part, factor in parts])
 
     def _of(self, flat: Tensor) -> Tensor:
-        return torch.stack([torch.linalg.vector_norm(part) for part in parts_of(flat, self._tensors)])
+        lengths = torch.stack([torch.linalg.vector_norm(part) for part in parts_of(flat, self._tensors)])
+        if self._holders is None:
+            return lengths
+        squares = lengths.double().square() / torch.tensor(self._num_alike, device=flat.device)
+        return self._holders.island.summed(squares).sqrt().to(flat.dtype)
 
 
 def _mean_now(tensors: Sequence[Tensor], group: Summing) -> Tensor:

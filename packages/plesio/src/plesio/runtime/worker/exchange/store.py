@@ -107,7 +107,7 @@ class StoreExchange(Exchange):
         if outer is None and policy.outer_step is not None:
             outer = outer_optimizer(policy.outer_step, replica.optimizer)
         self._stored = StoredState(replica, policy=policy, client=client, layout=layout, outer=outer)
-        self._fragments = store_fragments(replica, policy=policy, layout=layout, seed=seed, rank=client.rank)
+        self._fragments = store_fragments(replica, policy=policy, layout=layout, seed=seed, client=client)
         self._turn = 0
         """Number of the fragment that is exchanged next."""
         compressed = [one.compressed for one in self._fragments if one.compressed is not None]
@@ -386,7 +386,7 @@ class StoreExchange(Exchange):
         if self._records is not None and any(fragment.kept_back for fragment in self._fragments):
             self._records.settled(self._clock)
         for fragment in [*self._fragments[self._turn :], *self._fragments[: self._turn]]:
-            if not fragment.unsent:
+            if not self._unsent(fragment):
                 continue
             if fragment.num_steps:
                 self._push(fragment, in_full=True)
@@ -394,6 +394,11 @@ class StoreExchange(Exchange):
                 self._send(fragment, in_full=True)
             self._begin_pull(fragment, clock=0, in_full=True)  # credit for a first step is always there
             self._finish_pull()
+
+    def _unsent(self, fragment: StoreFragment) -> bool:
+        """Tell whether something of it has yet to be sent, by any rank of an island: they push together."""
+        island = self._replica.island
+        return fragment.unsent if island is None else not island.all_agree(not fragment.unsent)
 
     def shared(self) -> State | None:
         """Return the shared state now, on the worker that evaluates.

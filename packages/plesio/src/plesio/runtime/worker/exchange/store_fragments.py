@@ -9,7 +9,7 @@ from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.compression.pushes import CompressedPushes
 from plesio.runtime.worker.exchange.fragments import check_fragments, fragments_of
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.exchange.store_client import Present
+from plesio.runtime.worker.exchange.store_client import Present, StoreClient
 
 __all__ = ["StoreFragment", "store_fragments"]
 
@@ -58,9 +58,16 @@ class StoreFragment:
 
 
 def store_fragments(
-    replica: Replica, *, policy: Policy, layout: SliceLayout, seed: int, rank: int
+    replica: Replica, *, policy: Policy, layout: SliceLayout, seed: int, client: StoreClient
 ) -> list[StoreFragment]:
     """Divide the parameters as on the collective: the same on all workers.
+
+    Args:
+        replica: This worker's.
+        policy: It says how many there are.
+        layout: The whole tensors'.
+        seed: The run's.
+        client: A worker's connections; of an island's rank, the slices that it sends are compressed.
 
     Raises:
         ConfigError: There are fewer tensors than fragments.
@@ -71,6 +78,9 @@ def store_fragments(
     if policy.fragments > 1:
         places = fragments_of([size for _, size in parameters], num_fragments=policy.fragments)
         parts = [{parameters[place][0] for place in part} for part in places]
+    sent = layout if client.divided is None else client.divided.sent
+    # ranks round independently
+    rank = client.rank if replica.island is None else client.rank + (replica.island.rank << 32)
     fragments = []
     for number, names in enumerate(parts):
         present, compressed = None, None
@@ -80,6 +90,6 @@ def store_fragments(
                 for slices in layout.servers
             ]
         if policy.compression != NO_COMPRESSION:
-            compressed = CompressedPushes(policy.compression, layout=layout, seed=seed, rank=rank, of=names)
+            compressed = CompressedPushes(policy.compression, layout=sent, seed=seed, rank=rank, of=names)
         fragments.append(StoreFragment(number=number, names=names, present=present, compressed=compressed))
     return fragments

@@ -198,12 +198,20 @@ class StoredState:
             if not reply.compressed:
                 unpack(payload, [(self._base[piece.name], piece) for piece in here if piece.name in self._base])
                 continue
-            sizes = [piece.stop - piece.start for piece in here]
-            codec = make_codec(self._compression, num_elements=sum(sizes), seed=0, rank=0)
-            changes = codec.decode(view_packed(payload, codec.payload_dtype), clock=0)
-            for piece, change in zip(here, torch.split(changes, sizes), strict=True):
-                part = piece.cut(self._base[piece.name].view(-1))
-                part.add_(change.to(part.device, part.dtype))
+            position = 0
+            # of an island's parts each is encoded by itself
+            for together in [here] if self._parts[server] is None else [[piece] for piece in here]:
+                sizes = [piece.stop - piece.start for piece in together]
+                if not sum(sizes):
+                    continue
+                end = position + -(-self._compression.payload_bits(sum(sizes)) // 8)
+                codec = make_codec(self._compression, num_elements=sum(sizes), seed=0, rank=0)
+                # copied, as a payload may begin anywhere behind another
+                changes = codec.decode(payload[position:end].clone().view(codec.payload_dtype), clock=0)
+                position = end
+                for piece, change in zip(together, torch.split(changes, sizes), strict=True):
+                    part = piece.cut(self._base[piece.name].view(-1))
+                    part.add_(change.to(part.device, part.dtype))
 
     def begin_delta(self, of: Collection[str] | None = None) -> None:
         """Count the replica's progress from here."""

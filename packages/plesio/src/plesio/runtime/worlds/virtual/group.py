@@ -123,6 +123,9 @@ class _Gathering:
         self._pending.wait()
         return list(self._parts)
 
+    def took_s(self) -> float:
+        return self._pending.took_s()
+
 
 class _PartMaker(Protocol):
     """Makes this rank's view of the group of ``ranks``, beside which others do the same."""

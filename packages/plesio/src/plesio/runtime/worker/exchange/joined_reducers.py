@@ -1,0 +1,33 @@
+"""Several reducers as one: parts of a flat tensor that are compressed each by itself."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from plesio.runtime.worker.compression import CompressedReducer, PendingMean
+from plesio.runtime.worker.exchange.rack_reducer import RackReducer
+from plesio.runtime.worker.exchange.replica import all_finite
+
+__all__ = ["JoinedReducers"]
+
+
+class JoinedReducers:
+    """Makes means as a `CompressedReducer` does, one exchange at a time; a mean is refused as a whole.
+
+    Args:
+        parts: The reducers, at least one, and how many elements each has; all are for one compression.
+    """
+
+    def __init__(self, parts: Sequence[tuple[CompressedReducer | RackReducer, int]]) -> None:
+        self._reducers = [reducer for reducer, _ in parts]
+        self._sizes = [size for _, size in parts]
+        self.compression = self._reducers[0].compression
+
+    @torch.no_grad()
+    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool = False) -> PendingMean:
+        """Begin the mean of all ranks' ``flat`` tensors; as `CompressedReducer.begin`."""
+        sent = flat if all_finite([flat]) else torch.full_like(flat, torch.nan)
+        cut = zip(self._reducers, torch.split(sent, self._sizes), strict=True)
+        pending = [reducer.begin(part, clock, weight=weight, in_full=in_full) for reducer, part in cut]
+        return PendingMean(lambda: torch.cat([one.wait() for one in pending]))
