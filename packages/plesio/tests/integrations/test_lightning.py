@@ -1,13 +1,12 @@
 """`PlesioStrategy` and `PlesioFabricStrategy` in two processes: Lightning's own DDP under ``bsp``, and sound else."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plesio.testing import LocalJob
-from support.frameworks import LIMIT_S, POLICIES, is_one_model
-from support.processes import on_processes
+from support.frameworks import LIMIT_S, POLICIES, by_part, is_one_model
 
 PROGRAM = Path(__file__).with_name("lightning_programs.py")
 pytestmark = pytest.mark.timeout(LIMIT_S + 20)
@@ -15,13 +14,31 @@ BATCHES = 3 * 12
 """Batches of a worker: 96 samples, four at a time, are 12 for each."""
 
 
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """Results of the workers of one job, by part; further parts have jobs of their own."""
+    folder = tmp_path_factory.mktemp("lightning")
+
+    def part(name: str) -> tuple[str, dict[str, Any]]:
+        own = {"folder": str(folder / name.replace(":", ""))}
+        match name:
+            case "by_fabric":
+                return name, {"policies": POLICIES, **own}
+            case "failed":
+                return name, own
+            case "started_otherwise":
+                return name, {}
+            case "automatic" | "manual" | "bf16":
+                return "trained", {"kind": name, "policies": ["ddp", *POLICIES], **own}
+        return "resumed", {"policy": name, **own}
+
+    quick = ("automatic", "manual", "bsp", "ssp:2", "by_fabric", "started_otherwise", "failed")
+    return by_part(PROGRAM, part, together=quick)
+
+
 @pytest.fixture(scope="module", params=["automatic", "manual", pytest.param("bf16", marks=pytest.mark.slow)])
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    kind, folder = request.param, tmp_path_factory.mktemp("lightning")
-    found = on_processes(
-        2, PROGRAM, "trained", limit_s=LIMIT_S, kind=kind, policies=["ddp", *POLICIES], folder=str(folder)
-    )
-    return [{**one, "kind": kind} for one in found]
+def trained(request: pytest.FixtureRequest, parts: Callable[[str], list[Any]]) -> list[dict[str, Any]]:
+    return [{**one, "kind": request.param} for one in parts(request.param)]
 
 
 def test_bsp_is_its_own_ddp(trained: list[dict[str, Any]]):
@@ -46,8 +63,8 @@ def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], p
 
 
 @pytest.mark.parametrize("policy", ["bsp", "ssp:2", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
-def test_checkpoints_early_stopping_and_resuming(policy: str, tmp_path: Path):
-    first, second = on_processes(2, PROGRAM, "resumed", limit_s=LIMIT_S, policy=policy, folder=str(tmp_path))
+def test_checkpoints_early_stopping_and_resuming(parts: Callable[[str], list[Any]], policy: str):
+    first, second = parts(policy)
     assert first["epochs"] == 2, "the second epoch is no better by so much"
     assert first["best"] == pytest.approx(min(first["losses"]), rel=1e-5)
     assert first["kept_steps"] == 6 * (1 + first["losses"].index(min(first["losses"])))
@@ -60,8 +77,8 @@ def test_checkpoints_early_stopping_and_resuming(policy: str, tmp_path: Path):
         assert first["last_losses"] == pytest.approx(first["straight_losses"][2:], rel=1e-4)
 
 
-def test_fabric(tmp_path: Path):
-    first, second = on_processes(2, PROGRAM, "by_fabric", limit_s=LIMIT_S, policies=POLICIES, folder=str(tmp_path))
+def test_fabric(parts: Callable[[str], list[Any]]):
+    first, second = parts("by_fabric")
     for policy in POLICIES:
         one, other = first[policy], second[policy]
         assert one["losses"] == other["losses"]
@@ -71,15 +88,14 @@ def test_fabric(tmp_path: Path):
         assert one["results"] == {"status": "finished", "fallbacks": ()}
 
 
-def test_an_error_of_one_ends_the_run_with_its_name(tmp_path: Path):
-    with LocalJob(2) as job:
-        endings = job.run(PROGRAM, "failed", timeout_s=LIMIT_S, folder=str(tmp_path))
-    assert endings[1].value == "ValueError: no more"
-    assert "worker 1" in endings[0].value
-    assert "no more" in endings[0].value
+def test_an_error_of_one_ends_the_run_with_its_name(parts: Callable[[str], list[Any]]):
+    first, second = parts("failed")
+    assert second == "ValueError: no more"
+    assert "worker 1" in first
+    assert "no more" in first
 
 
-def test_the_trainer_has_as_many_devices_as_there_are_workers():
-    for line in on_processes(2, PROGRAM, "started_otherwise", limit_s=LIMIT_S):
+def test_the_trainer_has_as_many_devices_as_there_are_workers(parts: Callable[[str], list[Any]]):
+    for line in parts("started_otherwise"):
         assert "2 workers were started" in line
         assert "write devices=2, num_nodes=1" in line

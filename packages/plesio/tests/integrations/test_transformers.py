@@ -1,24 +1,35 @@
 """`PlesioTrainer` in two processes: as the trainer's own DDP under ``bsp``, and sound under relaxed policies."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.frameworks import LIMIT_S, POLICIES, is_one_model
-from support.processes import on_processes
+from support.frameworks import LIMIT_S, POLICIES, by_part, is_one_model
 
 PROGRAM = Path(__file__).with_name("transformers_programs.py")
 pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 STEPS = 3 * 4  # 58 samples are 15 batches, 8 for each worker (one is drawn twice), and two of them make a step
 
 
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """Results of the workers of one job, by part; further parts have jobs of their own."""
+    folder = tmp_path_factory.mktemp("transformers")
+
+    def part(name: str) -> tuple[str, dict[str, Any]]:
+        own = {"folder": str(folder / name.replace(":", ""))}
+        if name in ("causal", "lora", "classification"):
+            return "trained", {"task": name, "policies": ["ddp", *POLICIES], **own}
+        return "resumed", {"policy": name, **own}
+
+    return by_part(PROGRAM, part, together=("causal", "lora", "bsp", "ssp:2"))
+
+
 @pytest.fixture(scope="module", params=[pytest.param("classification", marks=pytest.mark.slow), "causal", "lora"])
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder, task = tmp_path_factory.mktemp("transformers"), request.param
-    return on_processes(
-        2, PROGRAM, "trained", limit_s=LIMIT_S, task=task, policies=["ddp", *POLICIES], folder=str(folder)
-    )
+def trained(request: pytest.FixtureRequest, parts: Callable[[str], list[Any]]) -> list[dict[str, Any]]:
+    return parts(request.param)
 
 
 def test_bsp_is_its_own_ddp(trained: list[dict[str, Any]]):
@@ -42,8 +53,8 @@ def test_the_results_have_every_step_and_sample(trained: list[dict[str, Any]], p
 
 
 @pytest.mark.parametrize("policy", ["bsp", "ssp:2", pytest.param("local_sgd:4", marks=pytest.mark.slow)])
-def test_a_run_goes_on_from_a_checkpoint(policy: str, tmp_path: Path):
-    first, second = on_processes(2, PROGRAM, "resumed", limit_s=LIMIT_S, policy=policy, folder=str(tmp_path))
+def test_a_run_goes_on_from_a_checkpoint(parts: Callable[[str], list[Any]], policy: str):
+    first, second = parts(policy)
     assert first["steps"] == STEPS
     assert first["again"] == second["again"]
     assert first["best"] == "checkpoint-8" if first["losses"][0] < first["losses"][-1] else "checkpoint-12"

@@ -22,7 +22,8 @@ RELAXES = f"{BY_TIME},gain=0.001"
 """It leaves BSP where that saves anything."""
 FIRST_QUICK = [pytest.param(policy, marks=[pytest.mark.slow] * (policy != "bsp")) for policy in POLICIES]
 PAGE = Path(__file__).parents[4] / "docs" / "habits.md"
-SIGNS = {"honoured": "as alone", "refused": "refused", "warned": "warned", "unnoticed": "**not noticed**"}
+HEADER = "| habit | alone | " + " | ".join(f"`{policy}`" for policy in POLICIES) + " | the line |"
+SIGNS = {"honoured": "–", "refused": "refused", "warned": "warned", "unnoticed": "**not noticed**"}
 PROGRAM = Path(__file__).with_name("habits") / "program.py"
 LIMIT_S = 280.0
 
@@ -102,19 +103,27 @@ def test_there_are_forty_habits_or_more():
     assert len({habit.name for habit in HABITS}) == len(HABITS) >= 40
 
 
+def is_as_alone(habit: Habit) -> bool:
+    return {habit.alone, *(habit.expected(policy, alone=False) for policy in POLICIES)} == {"honoured"}
+
+
+def listed() -> list[str]:
+    """The page's list: the habits of each part that are as alone everywhere."""
+    parts = dict.fromkeys(habit.part for habit in HABITS)
+    return [
+        f"- *{part}*: {'; '.join(habit.says for habit in HABITS if habit.part == part and is_as_alone(habit))}."
+        for part in parts
+    ]
+
+
 def rows(lines: Mapping[str, str]) -> list[str]:
-    """The page's table: what becomes of each habit, and what is said."""
-    table = []
+    """The page's table: what becomes of each other habit, and what is said."""
+    table = [HEADER, "|" + " --- |" * 7]
     for habit in HABITS:
-        kinds = [habit.expected(policy, alone=False) for policy in POLICIES]
-        cells = [
-            habit.part,
-            habit.says,
-            SIGNS[habit.alone],
-            *(SIGNS[kind] for kind in kinds),
-            lines.get(habit.name, ""),
-        ]
-        table.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+        if not is_as_alone(habit):
+            kinds = [habit.alone, *(habit.expected(policy, alone=False) for policy in POLICIES)]
+            cells = [habit.says, *(SIGNS[kind] for kind in kinds), lines.get(habit.name, "")]
+            table.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return table
 
 
@@ -123,15 +132,15 @@ def said(page: str) -> dict[str, str]:
     by_words = {}
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if len(cells) == 8:
-            by_words[cells[1]] = cells[-1]
+        if len(cells) == 7:
+            by_words[cells[0]] = cells[-1]
     return {habit.name: by_words.get(habit.says, "") for habit in HABITS}
 
 
 def test_the_page_is_the_table():
     page = PAGE.read_text(encoding="utf-8")
     told = said(page)
-    assert [row for row in rows(told) if row not in page.splitlines()] == []
+    assert [line for line in [*listed(), *rows(told)] if line not in page.splitlines()] == []
     for habit in HABITS:
         speaks = bool({habit.expected(policy, alone=False) for policy in POLICIES} & {"refused", "warned"})
         assert bool(told[habit.name]) == speaks, habit.name
@@ -150,11 +159,9 @@ def write_page() -> None:
     bsp, asp, local_sgd = (lines_of(together(policy)) for policy in ("bsp", "asp", "local_sgd:4"))
     lines = {name: bsp[name] or asp[name] or local_sgd[name] for name in bsp}
     text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition("| part |")
-    header = "| part | habit | alone | " + " | ".join(f"`{policy}`" for policy in POLICIES) + " | the line |"
-    table = [header, "|" + " --- |" * 8, *rows(lines)]
-    after = rest.partition("\n\n")[2]
-    PAGE.write_text(head + "\n".join(table) + "\n" + (f"\n{after}" if after else ""), encoding="utf-8")
+    head, _, rest = text.partition("- *Data*")
+    between = rest.partition("\n\n")[2].partition(HEADER)[0]
+    PAGE.write_text(f"{head}{chr(10).join(listed())}\n\n{between}{chr(10).join(rows(lines))}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """Parts that the tests of other frameworks' loops have in common."""
 
+import functools
+import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plesio.core.errors import ConfigError
+from support.processes import on_processes
 
-__all__ = ["LIMIT_S", "POLICIES", "RAY_QUIET", "is_one_model", "lines_of"]
+__all__ = ["LIMIT_S", "POLICIES", "RAY_QUIET", "by_part", "called", "is_one_model", "lines_of"]
 
 POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
-LIMIT_S = 280.0
-"""A worker imports the framework: half a minute on a busy machine."""
+LIMIT_S = 400.0
+"""A worker imports the framework, half a minute on a busy machine, and does all parts of its job."""
 RAY_QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # it would write a token into the user's home
@@ -21,6 +25,31 @@ RAY_QUIET = {
     "OMP_NUM_THREADS": "1",
 }
 """Variables of a Ray cluster in a test."""
+
+
+Part = tuple[str, Mapping[str, Any]]
+"""A function of a program, and its arguments."""
+
+
+def by_part(program: Path, part_of: Callable[[str], Part], *, together: tuple[str, ...]) -> Callable[[str], list[Any]]:
+    """Ask two workers for parts of a program, each once; those ``together`` are of one job: an import takes seconds."""
+
+    @functools.cache
+    def job_of(names: tuple[str, ...]) -> list[dict[str, Any]]:
+        parts = {name: part_of(name) for name in names}
+        return on_processes(2, __file__, "called", limit_s=LIMIT_S, program=program, parts=parts)
+
+    return lambda name: [worker[name] for worker in job_of(together if name in together else (name,))]
+
+
+def called(*, program: Path, parts: Mapping[str, Part]) -> dict[str, Any]:
+    """Do one worker's share."""
+    spec = importlib.util.spec_from_file_location(program.stem, program)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: getattr(module, function)(**arguments) for name, (function, arguments) in parts.items()}
 
 
 def is_one_model(found: list[dict[str, Any]]) -> None:

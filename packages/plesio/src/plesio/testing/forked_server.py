@@ -5,57 +5,72 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
 from dataclasses import asdict
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from plesio.runtime.server.process import ServerConfig, main
-from plesio.runtime.start_server import start_server
 
-__all__ = ["NAME", "ForkedServer", "fork_server"]
+__all__ = ["NAME", "ForkedServer", "Nursery"]
 
 NAME = "plesio-server"
 """Name of the process, of at most 15 characters."""
 
 _WAIT_S = 0.01
-_SET_NAME = 15
-"""``PR_SET_NAME`` of Linux's ``prctl``."""
+_SET_NAME, _SET_CHILD_SUBREAPER = 15, 36
+"""Options of Linux's ``prctl``."""
+_MOST_BYTES = 2**17
+"""The largest environment."""
 
 
-def fork_server(config: ServerConfig) -> "ForkedServer | subprocess.Popen[str]":
-    """Fork a server where this process has one thread, and start one where it has more.
+class Nursery:
+    """Forks servers for the process that makes it while that has one thread, also when it has more.
 
-    A fork keeps the locks that other threads hold, and no thread to release them: torch's threads of an earlier
-    session would stop such a server for ever.
+    A fork keeps the locks that other threads hold, and no thread to release them: torch's threads of an earlier session
+    would stop such a server for ever. So it is forked off a process that was forked when there were none. A server is
+    a child of the maker, whose environment it has.
     """
-    return ForkedServer(config) if len(os.listdir("/proc/self/task")) == 1 else start_server(config)
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
+        if os.fork() == 0:
+            _tend(theirs)
+        theirs.close()
+
+    def start(self, config: ServerConfig) -> "ForkedServer":
+        """Fork a server, which listens soon."""
+        (their_in, our_in), (our_out, their_out) = os.pipe(), os.pipe()
+        if len(os.listdir("/proc/self/task")) == 1:  # as the maker is now, with what a test has changed
+            sys.stdout.flush()
+            sys.stderr.flush()
+            pid = os.fork()
+            if pid == 0:
+                _serve(their_in, their_out)
+        else:
+            socket.send_fds(self._requests, [json.dumps(dict(os.environ)).encode()], [their_in, their_out])
+            pid = int(self._requests.recv(_MOST_BYTES))
+        os.close(their_in)
+        os.close(their_out)
+        server = ForkedServer(pid, os.fdopen(our_in, "w"), os.fdopen(our_out))
+        server.stdin.write(json.dumps(asdict(config)) + "\n")
+        server.stdin.flush()
+        return server
 
 
 class ForkedServer:
     """The part of `subprocess.Popen` that starters of servers use.
 
-    A server of this kind is for tests alone. It is forked while its starter joins, before that has threads.
-
-    Args:
-        config: The server's configuration.
+    A server of this kind is for tests alone.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
-        (their_in, our_in), (our_out, their_out) = os.pipe(), os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _serve(their_in, their_out)
-        os.close(their_in)
-        os.close(their_out)
-        self.stdin, self.stdout = os.fdopen(our_in, "w"), os.fdopen(our_out)
+    def __init__(self, pid: int, stdin: TextIO, stdout: TextIO) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
         self._ended: int | None = None
-        self.stdin.write(json.dumps(asdict(config)) + "\n")
-        self.stdin.flush()
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status when it has ended.
@@ -81,6 +96,28 @@ class ForkedServer:
             os.kill(self.pid, signal.SIGKILL)
 
 
+def _tend(requests: socket.socket) -> NoReturn:
+    os.setsid()  # Ctrl-C is for the maker
+    os.dup2(requests.fileno(), 3)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # the maker's pipes tell of the maker's end
+    requests = socket.socket(fileno=3)
+    while True:
+        environment, fds, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
+        if not environment:  # the maker has ended
+            os._exit(0)
+        between = os.fork()
+        if between == 0:  # a server whose parent is gone becomes the maker's child
+            server = os.fork()
+            if server == 0:
+                os.environ.update(json.loads(environment))
+                _serve(*fds)
+            requests.send(str(server).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        for each in fds:
+            os.close(each)
+
+
 def _serve(stdin: int, stdout: int) -> NoReturn:
     status = 1
     gc.freeze()  # sockets of the starter's earlier jobs would be closed by numbers that are the server's now
@@ -88,7 +125,7 @@ def _serve(stdin: int, stdout: int) -> NoReturn:
         os.setsid()  # as a started server
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the starter's pipes tell of the starter's end
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         ctypes.CDLL(None).prctl(_SET_NAME, NAME.encode())
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         main()

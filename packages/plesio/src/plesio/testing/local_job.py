@@ -26,7 +26,7 @@ from plesio.runtime.job_store import listen, serve_store
 from plesio.runtime.site import THIS_HOST, HostEntry, Site
 from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.runtime.worker_commands import worker_environment
-from plesio.testing.forked_server import fork_server
+from plesio.testing.forked_server import Nursery
 
 __all__ = ["Ending", "LocalJob"]
 
@@ -172,7 +172,7 @@ def _work(
     # as in any other process; a child of a fork server would use that for its own children (data loaders) too
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     if forks_servers:
-        job_servers.start_server = fork_server  # type: ignore[assignment, attr-defined]
+        job_servers.start_server = Nursery().start  # type: ignore[assignment, attr-defined]
     try:
         spec = importlib.util.spec_from_file_location(program.stem, program)
         assert spec is not None

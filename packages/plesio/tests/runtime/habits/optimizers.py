@@ -113,7 +113,9 @@ def by_hand(script: Script) -> Facts:
     return {"told": [_stepped_by_hand(script, make) for make in FROM_STEPS.values()]}
 
 
-@habit("the same, reckoned by `len(session.shard(loader))`, or at a constant rate", part=PART)
+@habit(
+    "`scheduler.step()` after every step, reckoned by `len(session.shard(loader))`, or at a constant rate", part=PART
+)
 def by_hand_of_shards(script: Script) -> Facts:
     _stepped_by_hand(script, FROM_STEPS["cosine"], asks=True)
     model, optimizer = sgd_net(script)

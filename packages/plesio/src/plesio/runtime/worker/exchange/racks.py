@@ -11,7 +11,7 @@ has what cannot be cut into slices.
 
 Either way ``2 (R-1) S`` bytes of S go between R racks in all. With m rails, m interfaces send an m-th each, so only a
 shared uplink limits them and no rank's own traffic is held up by all of it; and the second stage takes
-``(m-1)/m S/B`` instead of ``⌈log₂ m⌉ S/B`` seconds. `benchmarks/adaptive/hierarchical.py` has both, modelled.
+``(m-1)/m S/B`` instead of ``⌈log₂ m⌉ S/B`` seconds.
 
 `RackWatch` checks that exchanges take the time that the probe at the start predicts, for the ring all-reduce of a slice
 between racks, and for the spreading of slices within one. After every `WINDOW` exchanges all ranks compare: the
