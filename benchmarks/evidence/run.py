@@ -3,11 +3,7 @@
     python benchmarks/evidence/run.py main                          # adaptive against bsp: bytes, quality, spread
     python benchmarks/evidence/run.py main --only digits --seeds 10
     python benchmarks/evidence/run.py main --only stdlib_lm --seeds 2 --policy bsp,compress=powersgd:4
-    python benchmarks/evidence/run.py scenarios --seeds 3           # against statics that are swept, in 12 scenarios
-    python benchmarks/evidence/run.py scenarios --only digits       # of one task, or digits-slow-equal alone
-    python benchmarks/evidence/run.py check                         # that timing a trained policy is training it
     python benchmarks/evidence/run.py straggler
-    python benchmarks/evidence/run.py ablation
     python benchmarks/evidence/run.py sensitivity                   # to task, optimizer and bound
 
 Runs are kept in runs/evidence/; what is there is not done again, so a table can be come back to.
@@ -20,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from figures import compare
-from scenarios import NAMES, check_timed, run_scenarios, show_scenarios
 from settings import SEEDS, TASKS, make
 
 from plesio.bench.recipe import Recipe
@@ -31,10 +26,6 @@ from kept_runs import keep_runs
 from record import print_table
 
 OUT = Path(__file__).parents[2] / "runs" / "evidence"
-ABLATION = {"all": "adaptive"} | {
-    f"no {switch}": f"adaptive,{switch}=off" for switch in ("balance", "compress", "store", "guard")
-}
-"""By what is off."""
 BOUNDS = (0, 1, 2, 4, 8, 16)
 RATES: Mapping[tuple[str, str], float] = {
     ("digits", "momentum"): 0.1,
@@ -87,21 +78,6 @@ def straggler_table(*, num_seeds: int) -> None:
     show("one of four workers takes three times as long", do("straggler", recipe))
 
 
-def ablation_table(*, num_seeds: int) -> None:
-    """Each component alone, all but one, all."""
-    recipe = make(
-        "digits",
-        network="slow",
-        stragglers="transient",
-        policies=["bsp", *ABLATION.values()],
-        seeds=SEEDS[:num_seeds],
-        short=True,
-    )
-    names = {spec: name for name, spec in ABLATION.items()}
-    runs = {names.get(policy, policy): each for policy, each in do("ablation", recipe).items()}
-    show("ablation: digits, slow links, transient stragglers", runs)
-
-
 def sensitivity_table(*, num_seeds: int) -> None:
     """Hold fixed bounds against adaptive on slow links, by task and optimizer."""
     # under local_sgd:H a worker sees the others' steps H - 1 steps late at most, so a bound of s is a period of s + 1
@@ -136,24 +112,9 @@ def show(title: str, runs: Mapping[str, Sequence[RunResult]]) -> None:
     )
 
 
-def scenario_tables(*, num_seeds: int, only: str | None) -> None:
-    """Adaptive's time to target against every static policy's, scenario by scenario."""
-    show_scenarios(run_scenarios([name for name in NAMES if name.startswith(only or "")], num_seeds=num_seeds, do=do))
-
-
-def check_table(*, num_seeds: int) -> None:
-    """Hold the timing of a trained policy against training it."""
-    for seed in SEEDS[:num_seeds]:
-        check_timed("digits-slow-transient", "local_sgd:8,delay=4", seed=seed, do=do)
-        check_timed("stdlib_lm-fast-persistent", "bsp,compress=qsgd:8", seed=seed, do=do)
-
-
 TABLES: Mapping[str, Callable[..., None]] = {
     "main": main_table,
-    "scenarios": scenario_tables,
-    "check": check_table,
     "straggler": straggler_table,
-    "ablation": ablation_table,
     "sensitivity": sensitivity_table,
 }
 
@@ -161,22 +122,17 @@ TABLES: Mapping[str, Callable[..., None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=TABLES)
-    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N - 1, at most 10 (5; of check 1)")
-    parser.add_argument("--only", metavar="NAME", help="one scenario, or one task")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1, 2 to 10 (%(default)s)")
+    parser.add_argument("--only", choices=list(TASKS), help="main: one task")
     parser.add_argument("--policy", default="adaptive", help="main: what is held against bsp (adaptive)")
     arguments = parser.parse_args()
-    known = {"main": list(TASKS), "scenarios": [*TASKS, *NAMES]}.get(arguments.table, [])
-    if arguments.only is not None and arguments.only not in known:
-        parser.error(f"--only {arguments.only} is not in {arguments.table}; known: {', '.join(known) or 'none'}")
-    num_seeds = arguments.seeds or (1 if arguments.table == "check" else 5)
-    least = 1 if arguments.table in ("scenarios", "check") else 2
-    if not least <= num_seeds <= len(SEEDS):
-        parser.error(f"--seeds {num_seeds}: write {least} to {len(SEEDS)}")
+    if not 2 <= arguments.seeds <= len(SEEDS):
+        parser.error(f"--seeds {arguments.seeds}: write 2 to {len(SEEDS)}")
+    if arguments.table != "main" and (arguments.only or arguments.policy != "adaptive"):
+        parser.error("--only and --policy go with main")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    options = {"only": arguments.only} if known else {}
-    if arguments.table == "main":
-        options["policy"] = arguments.policy
-    TABLES[arguments.table](num_seeds=num_seeds, **options)
+    options = {"only": arguments.only, "policy": arguments.policy} if arguments.table == "main" else {}
+    TABLES[arguments.table](num_seeds=arguments.seeds, **options)
 
 
 if __name__ == "__main__":

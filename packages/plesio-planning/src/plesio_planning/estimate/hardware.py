@@ -2,7 +2,7 @@
 
 ``accelerators.toml`` lists the accelerators. Peaks are a data sheet's, dense and without sparsity. Prices are round
 numbers for an accelerator and hour on demand, an assumption to be replaced by one's own. Links inside a host are bus
-bandwidths that nccl-tests measured (`plesio.cost.named_clusters`), or, where nobody did, that share of the data sheet's
+bandwidths that nccl-tests measured (`plesio/cost/clusters`), or, where nobody did, that share of the data sheet's
 which they measured on the H100; those between hosts are a data sheet's, of one host with all its adapters.
 
 A *host* is what one fast network joins: a board of eight, a rack of 72 GB200, or a slice of TPUs, whose torus takes

@@ -1,7 +1,7 @@
 """The result schema: what every run yields, in every world, also when it crashed.
 
 A *run* is one training under one policy and one seed. `results.json` holds a list of them under a schema version; the
-fields below are the schema, and `docs/results.md` explains each for readers. Derived numbers (speed-ups, p values) are
+fields below are the schema, with times in seconds and sizes in bytes. Derived numbers (speed-ups, p values) are
 never stored: a report computes them from these.
 """
 
@@ -196,10 +196,16 @@ class WorkerTimes:
     """A worker's training time by its uses in seconds, its counts, and the resources that it used.
 
     Attributes:
+        compute_s: Forward, backward and optimizer, pacing included.
+        wait_s: Blocked because the policy or another worker was not ready.
+        communicate_s: Sending and receiving that nothing hid.
+        peak_memory_bytes: Largest resident memory of its process after it joined; in the virtual world what the
+            calibration says.
         lost_s: Part of ``compute_s`` that came to nothing: steps that were refused, or did not count after a loss.
         checkpoint_s: Part of ``compute_s`` in which it copied what a checkpoint has.
         restart_s: Seconds between the checkpoints from which the run went on and its going on; no part of the others.
-        memory: None in the virtual world, where all workers share one process, and where no step was measured.
+        memory: None in the virtual world, where all workers share one process, and where no step was measured. A
+            resumed run has that of its last part.
         utilisation: None in the virtual world, and of a run that was over too soon.
         staleness: Staleness of the gradients of its own stage, in a grid; None where workers have no updates of their
             own.
@@ -236,23 +242,40 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One run. See `docs/results.md` for each field; times in seconds, sizes in bytes.
+    """One run.
 
     Attributes:
+        policy: Its spec, as ``--policies`` takes it.
+        seed: Seed of the initial parameters, the order of the data and the step times.
+        num_workers: Workers that the run began with.
         status: ``finished``; ``interrupted`` (Ctrl-C); ``failed`` (figures up to then; ``error`` says why); or
             ``running`` (figures up to now, which no file has).
         wall_s: Training time: from the first step to the last worker's last, without evaluation.
         virtual_s: The same in virtual time; None outside the virtual world.
         steps: Optimizer steps, summed over workers.
+        samples: Summed over workers; those of dropped ``late`` gradients count once others have trained on them.
+        samples_per_s: Samples per second of training.
+        metric_name: The metric; ``accuracy`` is a share of 1.
+        metric_goal: As the latest evaluation says, or else the task.
+        final_metric: Metric of the final shared parameters; None if it is not finite or was never taken.
+        target: The metric to reach, where the recipe names one.
         time_to_target_s: Training time at the first evaluation that reached ``target``; None if none did.
-        bytes_sent: Payload and framing on the wire by link class (``ipc``, ``tcp``, ``collective``).
+        bytes_sent_total: Payload and framing, sent by all workers and servers.
+        bytes_sent_cross_rack: The part of it that crossed racks.
+        bytes_sent: The total by link class (``ipc``, ``tcp``, ``collective``).
+        staleness: Of the applied updates.
+        max_lead: The largest lead of any worker: its clock minus the slowest live worker's.
         racks: Number of each worker's rack, by rank; equal numbers are one rack. Empty for a worker on its own.
         decisions: The policy's decisions that changed how the run went on, each with inputs and reason; under
             ``latest`` those of the latest review that left it in force.
-        refused_updates: Updates that never reached the parameters, by worker and reason.
+        lost_workers: Workers that vanished.
+        refused_updates: Updates that never reached the parameters, by worker and reason: ``not_finite``; ``overflow``
+            of a scaled loss; ``too_stale``; ``late``.
         refused_peers: Connections and messages turned away (strangers, other jobs), by reason.
         fallbacks: Features that were given up and why, one line each.
-        parameters_sha256: SHA-256 of the final shared parameters, in name order.
+        parameters_sha256: SHA-256 of the final shared parameters, in name order: equal hashes are equal models.
+        evaluations: At fixed sample counts.
+        losses: A few hundred points.
     """
 
     policy: str
