@@ -92,24 +92,35 @@ def test_no_more_than_d_gradients_are_held_between_steps(delay: int, monkeypatch
     assert max(held) == delay
 
 
+NUM_STEPS = EPOCHS * NUM_SAMPLES // BATCH_SIZE // NUM_WORKERS
+
+
+def wall_s(policy: str, *, latency_s: float) -> float:
+    """Return what a run takes in steps of 20 ms, on a ring of three whose messages take no time but their latency."""
+    cluster = Cluster(
+        name="far",
+        hosts=NUM_WORKERS,
+        workers_per_host=1,
+        cores_per_host=1,
+        nic=Link(latency_s=latency_s, bytes_per_s=1e9),
+        collectives="nccl",
+    )
+    return run(policy, step_time=Constant(mean_s=0.02), cluster=cluster).runs[0].wall_s
+
+
 def test_delayed_gradients_hide_an_exchange_that_takes_no_longer_than_their_steps():
-    """Steps of 20 ms; a ring of 3 passes four messages on, which take 12 ms, or 28 ms in all."""
+    """A ring of 3 passes four messages on, which take 12 ms, or 28 ms in all."""
+    assert wall_s("bsp", latency_s=3e-3) == pytest.approx(NUM_STEPS * 0.032, rel=0.05)
+    assert wall_s("delayed:1", latency_s=3e-3) == pytest.approx(NUM_STEPS * 0.020, rel=0.05)
+    assert wall_s("delayed:2", latency_s=7e-3) == pytest.approx(NUM_STEPS * 0.028, rel=0.1), "one after the other"
 
-    def wall_s(policy: str, *, latency_s: float) -> float:
-        cluster = Cluster(
-            name="far",
-            hosts=NUM_WORKERS,
-            workers_per_host=1,
-            cores_per_host=1,
-            nic=Link(latency_s=latency_s, bytes_per_s=1e9),
-            collectives="nccl",
-        )
-        return run(policy, step_time=Constant(mean_s=0.02), cluster=cluster).runs[0].wall_s
 
-    num_steps = EPOCHS * NUM_SAMPLES // BATCH_SIZE // NUM_WORKERS
-    assert wall_s("bsp", latency_s=3e-3) == pytest.approx(num_steps * 0.032, rel=0.05)
-    assert wall_s("delayed:1", latency_s=3e-3) == pytest.approx(num_steps * 0.020, rel=0.05)
-    assert wall_s("delayed:2", latency_s=7e-3) == pytest.approx(num_steps * 0.028, rel=0.1), "one after the other"
+def test_both_halves_of_a_compressed_exchange_are_hidden_behind_local_steps():
+    """Each passes two messages on, in 36 ms of the 40 of two steps; behind one step 16 of the first half are seen."""
+    assert wall_s("local_sgd:4,delay=4,compress=qsgd:8", latency_s=18e-3) == pytest.approx(NUM_STEPS * 0.02, rel=0.05)
+    seen_s = (NUM_STEPS / 4 - 1) * (0.016 + 0.036)  # the last is behind no step, and not in a run's time
+    late_s = wall_s("local_sgd:4,delay=1,compress=qsgd:8", latency_s=18e-3)
+    assert late_s == pytest.approx(NUM_STEPS * 0.02 + seen_s, rel=0.05)
 
 
 @pytest.mark.one_in(3)

@@ -30,4 +30,13 @@ class JoinedReducers:
         sent = flat if all_finite([flat]) else torch.full_like(flat, torch.nan)
         cut = zip(self._reducers, torch.split(sent, self._sizes), strict=True)
         pending = [reducer.begin(part, clock, weight=weight, in_full=in_full) for reducer, part in cut]
-        return PendingMean(lambda: torch.cat([one.wait() for one in pending]))
+
+        def took_s() -> float | None:
+            known_s = [each_s for one in pending if (each_s := one.took_s()) is not None]
+            return max(known_s) if len(known_s) == len(pending) else None  # all were begun together
+
+        def go_on() -> None:
+            for one in pending:
+                one.go_on()
+
+        return PendingMean(lambda: torch.cat([one.wait() for one in pending]), took_s=took_s, go_on=go_on)
