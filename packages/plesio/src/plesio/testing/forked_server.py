@@ -97,25 +97,28 @@ class ForkedServer:
 
 
 def _tend(requests: socket.socket) -> NoReturn:
-    os.setsid()  # Ctrl-C is for the maker
-    os.dup2(requests.fileno(), 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # the maker's pipes tell of the maker's end
-    requests = socket.socket(fileno=3)
-    while True:
-        environment, fds, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
-        if not environment:  # the maker has ended
-            os._exit(0)
-        between = os.fork()
-        if between == 0:  # a server whose parent is gone becomes the maker's child
-            server = os.fork()
-            if server == 0:
-                os.environ.update(json.loads(environment))
-                _serve(*fds)
-            requests.send(str(server).encode())
-            os._exit(0)
-        os.waitpid(between, 0)
-        for each in fds:
-            os.close(each)
+    try:
+        os.setsid()  # Ctrl-C is for the maker
+        os.dup2(requests.fileno(), 3)
+        os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # the maker's pipes tell of the maker's end
+        requests = socket.socket(fileno=3)
+        while True:
+            environment, fds, _, _ = socket.recv_fds(requests, _MOST_BYTES, 2)
+            if not environment:  # the maker has ended
+                break
+            between = os.fork()
+            if between == 0:  # a server whose parent is gone becomes the maker's child
+                server = os.fork()
+                if server == 0:
+                    os.environ.update(json.loads(environment))
+                    _serve(*fds)
+                requests.send(str(server).encode())
+                break
+            os.waitpid(between, 0)
+            for each in fds:
+                os.close(each)
+    finally:
+        os._exit(0)
 
 
 def _serve(stdin: int, stdout: int) -> NoReturn:
