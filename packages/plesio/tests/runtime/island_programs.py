@@ -19,6 +19,7 @@ import plesio
 NUM_STEPS = 6
 NUM_ISLANDS = 2
 BATCH = 8
+SAVED_STEPS = 20
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
@@ -147,3 +148,49 @@ def refused(sizes: str, what: str) -> str:
     except plesio.PlesioError as error:
         return str(error)
     raise AssertionError(f"{what} was not refused")
+
+
+def save(
+    sizes: str,
+    way: str,
+    policy: str,
+    folder: str,
+    optimizer: str = "AdamW",
+    resume: str = "auto",
+    die_at: int | None = None,
+) -> dict[str, Any]:
+    """Train with checkpoints; a rank of the last island is killed at step ``die_at``.
+
+    Batches are a function of worker and clock, so that it does not matter who leases which samples.
+    """
+    torch.set_num_threads(1)
+    os.environ["PLESIO_ISLAND"] = sizes
+    island = plesio.island()
+    model = make_model()
+    call = shared_by(way, model, island)
+    loader = DataLoader(TensorDataset(torch.arange(SAVED_STEPS * NUM_ISLANDS * BATCH)), batch_size=BATCH)
+    trained = OPTIMIZERS[optimizer](model)
+    schedule = torch.optim.lr_scheduler.StepLR(trained, 5, 0.5)
+    seen = []
+    with plesio.join(
+        model, trained, policy=policy, checkpoint=folder, every="4 steps", keep=20, resume=resume
+    ) as session:
+        session.register(schedule=schedule)
+        for _ in session.shard(loader):
+            if session.clock == die_at and session.rank == session.num_workers - 1 and island.rank == island.size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen.append(session.clock)
+            x, y = batch(session.clock, session.rank)
+            if way in ("fsdp", "ddp"):
+                x, y = x[island.rank :: island.size], y[island.rank :: island.size]
+            F.cross_entropy(call(x), y).backward()
+            session.step()
+            schedule.step()
+    report = session.report()
+    return {
+        "whole": whole(model),
+        "samples": report.samples,
+        "rate": trained.param_groups[0]["lr"],
+        "seen": seen,
+        "fallbacks": report.fallbacks,
+    }

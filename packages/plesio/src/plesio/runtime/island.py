@@ -49,8 +49,6 @@ def island_of(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None
     found = asked_for(place)
     if found is None:
         return None
-    if saves:  # first, as it makes another policy
-        raise ConfigError("islands take no checkpoints; leave checkpoint out (--checkpoint)")
     if place is not None and (policy.adapts or policy.inner is not None):
         why = "islands do not change their policy" if policy.adapts else "islands are in no racks"
         raise ConfigError(
@@ -69,6 +67,8 @@ def island_of(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None
         )
     if place is not None and place.late and policy.exchange != "store":
         raise ConfigError(f"no island can join {policy.spec} while it runs; one can with exchange=store")
+    if place is not None and place.late and saves:
+        raise ConfigError("no island can join a run with checkpoints; start such a run with all its islands")
     if options.num_replicas > 1:
         raise ConfigError("islands train with one server a host: leave out replicas (--replicas)")
     if options.job is not None:

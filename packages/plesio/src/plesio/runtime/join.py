@@ -20,6 +20,7 @@ from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Policy
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
+from plesio.runtime.checkpoints.part_reports import Seat
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.island import island_of
@@ -27,7 +28,7 @@ from plesio.runtime.job import Job
 from plesio.runtime.join_options import JoinOptions, checkpoints_of, place_of, surrounded
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
-from plesio.runtime.session_policy import policy_of
+from plesio.runtime.session_policy import policy_of, stoppable
 from plesio.runtime.worker.callbacks import Callbacks
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
@@ -130,9 +131,10 @@ def join(
     options, folder, around = surrounded(options, trace, policy=policy, checkpoint=checkpoint)
     setting = checkpoints_of(around, checkpoint, every=every, keep=keep, resume=resume)
     place = place_of(options)
-    chosen = policy_of(policy, around=around, setting=setting)
+    asked = policy_of(policy, around=around)
     one = as_one(model, optimizer)
-    island = island_of(chosen, options, place=place, saves=setting is not None)
+    island = island_of(asked, options, place=place, saves=setting is not None)
+    chosen = stoppable(asked, setting)
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)
@@ -204,7 +206,11 @@ class _Run:
         """Find the checkpoint to go on from, and refuse an unsuitable one before anything has begun."""
         if self.setting is None:
             return None
-        return ResumedCheckpoint.find(self.setting, policy=self.policy.title, seed=self.options.info.seed, rank=rank)
+        island = self.replica.island
+        seat, parts = Seat.of(rank, island), self.replica.tensors.parts(island)
+        return ResumedCheckpoint.find(
+            self.setting, policy=self.policy.title, seed=self.options.info.seed, seat=seat, parts=parts
+        )
 
     def _checkpoints(
         self, timeline: WorkerTimeline, *, resumed: ResumedCheckpoint | None, rank: int, num_workers: int

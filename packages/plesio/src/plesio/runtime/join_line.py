@@ -40,6 +40,8 @@ def join_line(
     islands = ISLAND_VARIABLE in environment
     if policy is not None and (policy.racks_share_store or (islands and policy.exchange == "collective")):
         return None
+    if islands and CHECKPOINT_VARIABLE in environment:
+        return None
     options = [
         part for option, name in _SHARED_OPTIONS.items() if name in environment for part in (option, environment[name])
     ]

@@ -121,8 +121,8 @@ def launch(
         join: ``HOST:PORT`` of a running job that the processes become workers of; None starts a job.
         port: Where the job's store listens; 0 is any free port.
         defaults: Settings for what the script leaves open.
-        restarts: How often a run that fails is started again from its last checkpoint; of islands, how often others
-            take the place of one that is lost.
+        restarts: How often a run that fails is started again from its last checkpoint; of islands without
+            checkpoints, how often others take the place of one that is lost.
         site: Where the processes run.
 
     Returns:
@@ -147,16 +147,16 @@ def launch(
         return _join(Program(script, args, defaults.environment()), num_workers=num_workers, address=join)
     if checkpoints is not None:
         FolderClaim(checkpoints.folder).check()
-    began_unix_s = time.time()
+    began_unix_s, rejoins = time.time(), islands is not None and checkpoints is None
     for number in range(restarts + 1):
         setting, started_unix_s = checkpoints, time.time()
         if checkpoints is not None and _latest(checkpoints, since_unix_s=began_unix_s) is not None:
             setting = replace(checkpoints, resume="auto")  # the latest is of this run, whatever it began with
         program = Program(script, args, replace(defaults, checkpoints=setting).environment())
         outcome, begun_unix_s = host_job(
-            program, num_workers=num_workers or 1, port=port, site=site, island_restarts=restarts if islands else 0
+            program, num_workers=num_workers or 1, port=port, site=site, island_restarts=restarts if rejoins else 0
         )
-        if islands is not None:
+        if rejoins:
             return outcome.status
         # a run that was stopped, or that others have finished, is not started again; nor one that never began
         failed = bool(outcome.endings) and all(ending.status for ending in outcome.endings)
@@ -178,8 +178,8 @@ def _check_together(
     """Refuse options that do not go together."""
     if islands is not None:
         island_sizes(islands, num_processes=num_processes, by="--island")
-        if checkpoints is not None:
-            raise ConfigError("--checkpoint: islands take no checkpoints; leave it out, or --island")
+        if checkpoints is not None and joins:
+            raise ConfigError("--join: no island can join a run with checkpoints; leave out --checkpoint")
     elif restarts and checkpoints is None:
         raise ConfigError(
             f"--restarts {restarts}: a run that is started again goes on from a checkpoint; add --checkpoint DIR"

@@ -6,26 +6,29 @@ from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.worker.environment import POLICY_VARIABLE, launcher_policy
 from plesio.runtime.worker.job_handle import Ambient
 
-__all__ = ["policy_of"]
+__all__ = ["policy_of", "stoppable"]
 
 
-def policy_of(given: Policy | str | None, *, around: Ambient | None, setting: CheckpointSetting | None) -> Policy:
-    """Return the policy, with moments at which all stop where checkpoints need them.
+def stoppable(policy: Policy, setting: CheckpointSetting | None) -> Policy:
+    """Return the policy with moments at which all stop, where checkpoints need them; None are no checkpoints."""
+    if setting is None:
+        return policy
+    setting.prepare()
+    return policy if policy.remembers else Interruptible(policy=policy)
+
+
+def policy_of(given: Policy | str | None, *, around: Ambient | None) -> Policy:
+    """Return the policy that is asked for.
 
     Args:
         given: The script's policy, or None for the launcher's.
         around: The world around the script; a policy of its takes the place of both.
-        setting: The checkpoints, or None for none.
 
     Raises:
         PolicySpecError: A text cannot be read.
         ConfigError: Script and launcher name different policies.
     """
-    chosen = _chosen(given) if around is None or around.policy is None else _parsed(around.policy)
-    if setting is None:
-        return chosen
-    setting.prepare()
-    return chosen if chosen.remembers else Interruptible(policy=chosen)
+    return _chosen(given) if around is None or around.policy is None else _parsed(around.policy)
 
 
 def _chosen(given: Policy | str | None) -> Policy:

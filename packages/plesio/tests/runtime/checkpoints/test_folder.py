@@ -12,6 +12,7 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import WorkerTimes
 from plesio.protocol.figures import RunInfo
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
+from plesio.runtime.checkpoints.part_reports import Seat
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.join_options import JoinOptions
@@ -28,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def find(folder: Path, resume: str) -> ResumedCheckpoint | None:
     setting = CheckpointSetting(folder=folder, resume=resume)
     policy = read_manifest(checkpoints(folder)[0]).policy
-    return ResumedCheckpoint.find(setting, policy=policy, seed=0, rank=0)
+    return ResumedCheckpoint.find(setting, policy=policy, seed=0, seat=Seat(0))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 from plesio.policies import Policy
 from plesio.protocol.to_server import Saving
 from plesio.protocol.to_worker import ServerState
+from plesio.runtime.checkpoints.part_reports import Seat
 from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.saver import CheckpointSaver
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
@@ -65,12 +66,13 @@ class WorkerCheckpoints:
         """
         check_plain(replica)
         meter = timeline.meter
-        workers = tuple(range(num_workers))
+        workers, seat = tuple(range(num_workers)), Seat.of(rank, replica.island)
         saver = CheckpointSaver(
-            writer=Writer.of(setting, rank=rank, warn=meter.warn, callbacks=meter.callbacks),
+            writer=Writer.of(setting, seat=seat, warn=meter.warn, callbacks=meter.callbacks),
             replica=replica,
             policy=policy.title,
             seed=seed,
+            parts=replica.tensors.parts(replica.island),
             registered=Registered(None if resumed is None else resumed.own["registered"]),
             optimizers=records(replica) if resumed is None else resumed.manifest.optimizers,
             report=meter.so_far,
@@ -82,7 +84,7 @@ class WorkerCheckpoints:
         if resumed is not None and not policy.shards:
             resumed.load(replica)
         text = "" if resumed is None else resumed.server_state()
-        if rank == 0:
+        if saver.writer.leads(workers):
             saver.writer.take_folder()  # when nothing can be refused any more
             for line in differences:
                 meter.warn(line)
@@ -99,7 +101,8 @@ class WorkerCheckpoints:
             elapsed_s=manifest.elapsed_s,
             num_pages=len(pages),
         )
-        point = resumed.point(same_workers=workers == manifest.workers)
+        alike = resumed.is_own or replica.island is None
+        point = resumed.point(same_workers=workers == manifest.workers and alike)
         pages = pages if rank == 0 else ()
         late = policy.shards
         return cls(saver=saver, saving=saving, pages=pages, resumed=resumed, point=point, loads_late=late)

@@ -1,7 +1,8 @@
-"""Reports of workers to each other, as files in a checkpoint's folder, when their parts of it are on the disk."""
+"""Reports of processes to each other, as files in a checkpoint's folder, when their parts of it are on the disk."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -9,12 +10,14 @@ import msgspec
 from plesio.core.errors import DataError, PlesioError
 from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints.folder import Folder, HashedFile, WrittenFile
+from plesio.runtime.worker.island import Island
 
 __all__ = [
     "AWAIT_S",
     "FAILED_AWAIT_S",
     "FilePlace",
     "PartReport",
+    "Seat",
     "await_reports",
     "could_not_be_written",
     "write_report",
@@ -25,6 +28,35 @@ AWAIT_S = 600.0
 FAILED_AWAIT_S = 2.0
 """The same for a run that has failed: live workers have written by then, or are slow, and the last checkpoint stays."""
 _LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A worker, or one of the ranks that are a worker together.
+
+    Attributes:
+        rank: Its number among these.
+        size: How many they are.
+
+    >>> str(Seat(3)), str(Seat(3, rank=1, size=2))
+    ('3', '3.1')
+    """
+
+    worker: int
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def of(cls, worker: int, island: Island | None) -> "Seat":
+        return cls(worker) if island is None else cls(worker, island.rank, island.size)
+
+    @property
+    def others(self) -> list[str]:
+        """The names of the ranks that the first one of an island waits for."""
+        return [str(Seat(self.worker, rank, self.size)) for rank in range(1, self.size)]
+
+    def __str__(self) -> str:
+        return str(self.worker) if self.rank == 0 else f"{self.worker}.{self.rank}"
 
 
 class FilePlace(msgspec.Struct, frozen=True, array_like=True):
@@ -46,23 +78,25 @@ class FilePlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's report about its part of a checkpoint.
+    """One process's report about its part of a checkpoint.
 
     Attributes:
         files: Those that it has written.
+        ranks: Those of its worker; the first one's report tells of the others.
         places: What of them is where.
         report: Its totals by then, where they go into the state of server 0.
         error: Why it has not written its part.
     """
 
     files: dict[str, WrittenFile] = msgspec.field(default_factory=dict)
+    ranks: int = 1
     places: tuple[FilePlace, ...] = ()
     report: Report | None = None
     error: str | None = None
 
 
-def _path(part: Path, rank: int) -> Path:
-    return part / f"report-{rank}.json"
+def _path(part: Path, name: str) -> Path:
+    return part / f"report-{name}.json"
 
 
 def could_not_be_written(folder: Folder, error: Exception) -> str:
@@ -73,22 +107,22 @@ def could_not_be_written(folder: Folder, error: Exception) -> str:
     return f"a checkpoint could not be written to {folder.path}: {' '.join(reason.split())}"
 
 
-def write_report(part: Path, rank: int, report: PartReport) -> None:
+def write_report(part: Path, seat: Seat, report: PartReport) -> None:
     """Leave a report; it is on the disk when this returns."""
-    unfinished = part / f"report-{rank}.part"
+    unfinished = part / f"report-{seat}.part"
     with HashedFile(unfinished) as file:
         file.write(msgspec.json.encode(report))
-    unfinished.rename(_path(part, rank))
+    unfinished.rename(_path(part, str(seat)))
 
 
 def await_reports(
-    part: Path, ranks: Sequence[int], *, patience_s: Callable[[], float], lost: Collection[int] = ()
-) -> dict[int, PartReport]:
-    """Wait for the reports of all these workers, return them, and remove them.
+    part: Path, names: Sequence[str], *, patience_s: Callable[[], float], lost: Collection[int] = ()
+) -> dict[str, PartReport]:
+    """Wait for the reports of all these processes, and of the other ranks of theirs; return them, and remove them.
 
     Args:
         part: The checkpoint's folder.
-        ranks: The workers.
+        names: As `Seat` writes them.
         patience_s: Seconds to wait for the missing reports, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
 
@@ -96,23 +130,35 @@ def await_reports(
         DataError: One could not write its part, was lost, or has left no report for too long.
     """
     patience, deadline_s = 0.0, 0.0
-    reports: dict[int, PartReport] = {}
-    waiting = list(ranks)
+    reports: dict[str, PartReport] = {}
+    awaited, waiting = list(names), list(names)
     while waiting:
-        there = [rank for rank in waiting if _path(part, rank).exists()]
-        reports |= {rank: msgspec.json.decode(_path(part, rank).read_bytes(), type=PartReport) for rank in there}
-        waiting = [rank for rank in waiting if rank not in there]
+        there = [name for name in waiting if _path(part, name).exists()]
+        reports |= {name: msgspec.json.decode(_path(part, name).read_bytes(), type=PartReport) for name in there}
+        firsts = [Seat(int(name), size=reports[name].ranks) for name in there if name.isdecimal()]
+        more = [other for first in firsts for other in first.others]
+        awaited += more
+        waiting = [name for name in waiting if name not in there] + more
         if patience != (patience := patience_s()):
             deadline_s = time.monotonic() + patience
-        if time.monotonic() > deadline_s or all(rank in lost for rank in waiting):
+        if time.monotonic() > deadline_s or all(_worker(name) in lost for name in waiting):
             break
         time.sleep(_LOOK_S)
-    for rank in ranks:
-        if rank not in reports and rank in lost:
-            raise DataError(f"worker {rank} was lost before it had written its part")
-        if rank not in reports:
-            raise DataError(f"worker {rank} has not written its part")
-        if reports[rank].error is not None:
-            raise DataError(f"worker {rank} could not write its part: {reports[rank].error}")
-        _path(part, rank).unlink()
+    for name in awaited:
+        if name not in reports and _worker(name) in lost:
+            raise DataError(f"{_described(name)} was lost before it had written its part")
+        if name not in reports:
+            raise DataError(f"{_described(name)} has not written its part")
+        if reports[name].error is not None:
+            raise DataError(f"{_described(name)} could not write its part: {reports[name].error}")
+        _path(part, name).unlink()
     return reports
+
+
+def _worker(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def _described(name: str) -> str:
+    worker, _, rank = name.partition(".")
+    return f"rank {rank} of worker {worker}" if rank else f"worker {worker}"

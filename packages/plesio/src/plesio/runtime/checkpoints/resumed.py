@@ -10,6 +10,7 @@ from plesio.core.errors import ConfigError
 from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import Folder, Manifest, faults, read_manifest
+from plesio.runtime.checkpoints.part_reports import Seat
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.trained_with import changes, records
 from plesio.runtime.worker.exchange.replica import Replica
@@ -25,8 +26,8 @@ class ResumedCheckpoint:
     """A checkpoint, as one worker reads it.
 
     Attributes:
-        own: This worker's own values; of the first that wrote, if this worker did not.
-        is_own: Whether it did.
+        own: This process's own values; of the first that wrote, if this one did not, or held other parts.
+        is_own: Whether they are its own.
     """
 
     path: Path
@@ -35,15 +36,18 @@ class ResumedCheckpoint:
     is_own: bool
 
     @classmethod
-    def find(cls, setting: CheckpointSetting, *, policy: str, seed: int, rank: int) -> "ResumedCheckpoint | None":
-        """Find what the worker with this rank goes on from; None to begin afresh.
+    def find(
+        cls, setting: CheckpointSetting, *, policy: str, seed: int, seat: Seat, parts: str | None = None
+    ) -> "ResumedCheckpoint | None":
+        """Find what a process goes on from; None to begin afresh.
 
         Args:
             setting: The user's setting. Its ``resume`` is ``"auto"``: the latest that is whole, if there is any;
                 ``"no"``; or the folder of one.
             policy: As it was asked for.
             seed: Of the order of samples.
-            rank: This worker.
+            seat: This process.
+            parts: `ReplicaTensors.parts`: what it holds.
 
         Raises:
             ConfigError: The policy or the order of samples is another, or the one that is named is damaged.
@@ -53,9 +57,11 @@ class ResumedCheckpoint:
         if found is None:
             return None
         path, manifest = found
-        is_own = rank in manifest.workers
-        own = worker.read(path / worker.name_of(rank if is_own else manifest.workers[0]))
-        return cls(path=path, manifest=manifest, own=own, is_own=is_own)
+        name, first = worker.name_of(seat), worker.name_of(Seat(manifest.workers[0]))
+        own = worker.read(path / (name if name in manifest.files else first))
+        if name in manifest.files and own.get("parts") == parts:
+            return cls(path=path, manifest=manifest, own=own, is_own=True)
+        return cls(path=path, manifest=manifest, own=worker.read(path / first), is_own=False)
 
     def check(self, replica: Replica) -> list[str]:
         """Check that it is of this model and optimizer.

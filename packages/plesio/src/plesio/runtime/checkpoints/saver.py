@@ -30,6 +30,7 @@ class CheckpointSaver:
     Args:
         policy: The run's, as it was asked for.
         seed: Of the order of samples.
+        parts: `ReplicaTensors.parts` of the replica.
         registered: Objects of the user's, saved with the rest.
     """
 
@@ -37,6 +38,7 @@ class CheckpointSaver:
     replica: Replica
     policy: str
     seed: int
+    parts: str | None = None
     registered: Registered = field(default_factory=Registered)
     optimizers: tuple[OptimizerRecord, ...] = ()
     report: Callable[[], Report]
@@ -45,7 +47,7 @@ class CheckpointSaver:
 
     def save(self, point: QuiescentPoint, *, server_state: Callable[[], ServerState]) -> None:
         """Prepare to take a checkpoint here; see `plesio.runtime.worker.registered.Keeper`."""
-        self._pending = _Pending(point, server_state() if self.writer.rank == point.workers[0] else None)
+        self._pending = _Pending(point, server_state() if self.writer.seat.worker == point.workers[0] else None)
 
     def take(self) -> bool:
         """Take the checkpoint that is to be taken, if there is one: copy all, and write it behind training.
@@ -77,31 +79,32 @@ class CheckpointSaver:
             "registered": self.registered.states(),
             "session": self._session(),
             "report": msgspec.to_builtins(report),
+            "parts": self.parts,
             **worker.own_state(self.replica, optimizer=point.own_optimizer),
         }
-        # where workers step by themselves, the optimizer's state that is common to all is the leading one's
-        alone, share = point.own_optimizer, None
-        if server_state is not None or not alone:
-            share = self._share(point)
-        finish = None
-        if server_state is not None and share is not None:
+        share, finish = self._share(point), None
+        if server_state is not None and share is not None and self.writer.leads(point.workers):
             finish = partial(self._finish, point=point, share=share, server_state=server_state)
         return CheckpointPart(
             clock=point.clock, workers=point.workers, own=own, report=report, share=share, finish=finish
         )
 
-    def _share(self, point: QuiescentPoint) -> tensors.Share:
-        state, place = tensors.state_of(self.replica), point.workers.index(self.writer.rank)
+    def _share(self, point: QuiescentPoint) -> tensors.Share | None:
+        seat = self.writer.seat
+        number, num_shares, rank = point.workers.index(seat.worker), len(point.workers), seat.rank
         if self.replica.is_cut:
-            return tensors.Share(0, state, num_shares=1, rank=place)
-        if point.own_optimizer:
-            return tensors.Share(0, state, num_shares=1)
-        return tensors.Share(place, state, num_shares=len(point.workers))
+            number, num_shares, rank = 0, 1, number
+        elif point.own_optimizer:
+            # where workers step by themselves, the optimizer's state that is common to all is the leading one's
+            if number > 0:
+                return None
+            num_shares = 1
+        return tensors.Share(number, tensors.state_of(self.replica), num_shares=num_shares, rank=rank)
 
     def _finish(
         self,
         folder: Path,
-        reports: Mapping[int, PartReport],
+        reports: Mapping[str, PartReport],
         *,
         point: QuiescentPoint,
         share: tensors.Share,
@@ -113,7 +116,8 @@ class CheckpointSaver:
             reading.check(folder)
         records = json.loads(server_state.text)
         # what a worker has done by here it may not have reported to the server yet
-        records["ledger"]["reports"] |= {str(rank): msgspec.to_builtins(one.report) for rank, one in reports.items()}
+        of_workers = {name: one.report for name, one in reports.items() if name.isdecimal()}
+        records["ledger"]["reports"] |= msgspec.to_builtins(of_workers)
         with HashedFile(folder / "books.json") as file:
             file.write(json.dumps(records).encode())
         return Manifest(

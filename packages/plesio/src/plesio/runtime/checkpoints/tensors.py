@@ -39,7 +39,7 @@ from plesio.core.exact import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
 from plesio.runtime.checkpoints.part_reports import FilePlace
 from plesio.runtime.checkpoints.reading import Place, StateDict
-from plesio.runtime.worker.exchange.local_part import local_part, placed_like
+from plesio.runtime.worker.exchange.local_part import local_part, part_placed, placed_like
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Share", "check_model", "load", "load_optimizer_state", "placing", "state_of"]
@@ -115,7 +115,8 @@ def load(replica: Replica, state: Mapping[str, Any]) -> None:
 def load_optimizer_state(replica: Replica, state: Mapping[str, Mapping[str, Any]]) -> None:
     replica.optimizer.state.clear()
     for name, parameter in replica.model.named_parameters():
-        for key, value in state.get(name, {}).items():
+        for key, kept in state.get(name, {}).items():
+            value = part_placed(kept, parameter)
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                 value = value.to(parameter.device, copy=True)
             elif isinstance(value, torch.Tensor):

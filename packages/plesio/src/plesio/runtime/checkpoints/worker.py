@@ -1,6 +1,7 @@
 """One worker's own part of a checkpoint, in ``worker-0.pt`` and so on: plain values and tensors, nothing that runs.
 
-If workers step by themselves, each has an optimizer's state of its own; under BatchNorm each has seen other samples.
+If workers step by themselves, each has an optimizer's state of its own; under BatchNorm each has seen other samples. Of
+an island each rank has its own part: ``worker-0.1.pt`` is of rank 1 of worker 0.
 """
 
 import random
@@ -12,14 +13,16 @@ import torch
 
 from plesio.core.errors import DataError
 from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
+from plesio.runtime.checkpoints.part_reports import Seat
 from plesio.runtime.checkpoints.tensors import load_optimizer_state, state_of
+from plesio.runtime.worker.exchange.local_part import part_kept
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["name_of", "own_state", "random_states", "read", "set_random_states", "take_own_state", "write"]
 
 
-def name_of(worker: int) -> str:
-    return f"worker-{worker}.pt"
+def name_of(seat: Seat | int) -> str:
+    return f"worker-{seat}.pt"
 
 
 def write(path: Path, values: dict[str, Any]) -> WrittenFile:
@@ -57,8 +60,7 @@ def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
         state = state_of(replica)["optimizer"]["state"]
         values["optimizer"] = {
             name: {
-                key: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
-                for key, value in entries.items()
+                key: part_kept(value) if isinstance(value, torch.Tensor) else value for key, value in entries.items()
             }
             for name, entries in state.items()
         }

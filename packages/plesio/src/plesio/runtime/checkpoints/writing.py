@@ -1,6 +1,6 @@
 """Writes checkpoints behind training: each worker its part, in a thread, and the first one commits when all have.
 
-    every worker    writes its files, flushes them, and reports what it has written
+    every worker    writes its files, flushes them, and reports what it has written; so does each rank of an island
     the leading     waits for all reports, writes what is common, and commits by the manifest
 
 Workers agree by files in the checkpoint's folder alone, which they all see anyhow. One that is lost before it has
@@ -30,6 +30,7 @@ from plesio.runtime.checkpoints.part_reports import (
     AWAIT_S,
     FAILED_AWAIT_S,
     PartReport,
+    Seat,
     await_reports,
     could_not_be_written,
     write_report,
@@ -45,13 +46,13 @@ NICENESS = 5
 CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
 """At the run's end others may take this much longer to write, and so many times as long, as this worker."""
 
-Finish = Callable[[Path, Mapping[int, PartReport]], Manifest]
-"""Writes what is common into the folder, given all workers' reports; returns the manifest of that alone."""
+Finish = Callable[[Path, Mapping[str, PartReport]], Manifest]
+"""Writes what is common into the folder, given the reports of all by name; returns the manifest of that alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPart:
-    """One worker's part of a checkpoint, copied from what trains.
+    """One process's part of a checkpoint, copied from what trains.
 
     Attributes:
         clock: Steps after which it is taken.
@@ -73,7 +74,7 @@ class CheckpointPart:
 
 @dataclass(slots=True, kw_only=True)
 class Writer:
-    """Writes the parts of one worker in one run.
+    """Writes the parts of one process in one run.
 
     Attributes:
         claim: This job's hold on the folder.
@@ -86,7 +87,7 @@ class Writer:
 
     folder: Folder
     keep: int
-    rank: int
+    seat: Seat
     claim: FolderClaim
     warn: Callable[[str], None]
     callbacks: Callbacks = field(default_factory=Callbacks)
@@ -97,10 +98,14 @@ class Writer:
 
     @classmethod
     def of(
-        cls, setting: CheckpointSetting, *, rank: int, warn: Callable[[str], None], callbacks: Callbacks | None = None
+        cls, setting: CheckpointSetting, *, seat: Seat, warn: Callable[[str], None], callbacks: Callbacks | None = None
     ) -> "Writer":
         claim, told = FolderClaim(setting.folder, warn=warn), callbacks or Callbacks()
-        return cls(folder=Folder(setting.folder), keep=setting.keep, rank=rank, claim=claim, warn=warn, callbacks=told)
+        return cls(folder=Folder(setting.folder), keep=setting.keep, seat=seat, claim=claim, warn=warn, callbacks=told)
+
+    def leads(self, workers: Sequence[int]) -> bool:
+        """Tell whether this process commits what these workers write."""
+        return self.seat.worker == workers[0] and self.seat.rank == 0
 
     def take_folder(self) -> None:
         """Take the folder for this job, and clear it of what killed jobs have left.
@@ -167,7 +172,7 @@ class _Writing:
         """Write, and commit where this worker leads; what trains goes first."""
         part, self.part = self.part, None
         assert part is not None, "a thread runs once"
-        leads = self.writer.rank == part.workers[0]
+        leads = self.writer.leads(part.workers)
         try:
             os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # on Linux 0 is this thread alone
             self._write(part, leads=leads)
@@ -185,14 +190,15 @@ class _Writing:
             self.folder = folder = writer.folder.begin(part.clock)
             if part.failure is not None:
                 raise part.failure
-            name = worker.name_of(writer.rank)
-            report = PartReport(files={name: worker.write(folder / name, part.own)}, report=part.report)
+            name = worker.name_of(writer.seat)
+            files = {name: worker.write(folder / name, part.own)}
+            report = PartReport(files=files, ranks=writer.seat.size, report=part.report)
             if writer.reads_back:
                 worker.read(folder / name)
             if part.share is not None:
                 files, places = part.share.write(folder)
                 report = replace(report, files=report.files | files, places=places)
-            write_report(folder, writer.rank, report)
+            write_report(folder, writer.seat, report)
         finally:
             self.took_s = time.monotonic() - began_s
             self.written.set()
@@ -203,19 +209,19 @@ class _Writing:
             return
         with contextlib.suppress(OSError, PlesioError, msgspec.DecodeError):
             if not leads:
-                write_report(self.folder, self.writer.rank, PartReport(error=str(error)))
+                write_report(self.folder, self.writer.seat, PartReport(error=str(error)))
             elif not self.has_reports:
-                self._await_reports(part.workers[1:])
+                self._await_reports([*map(str, part.workers[1:]), *self.writer.seat.others])
         if leads:
             self.writer.folder.give_up(part.clock)
 
-    def _await_reports(self, ranks: Sequence[int]) -> dict[int, PartReport]:
+    def _await_reports(self, names: Sequence[str]) -> dict[str, PartReport]:
         assert self.folder is not None, "it has been begun"
         self.has_reports = True
-        return await_reports(self.folder, ranks, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
+        return await_reports(self.folder, names, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
 
     def _commit(self, part: CheckpointPart) -> None:
-        reports = self._await_reports(part.workers)
+        reports = self._await_reports(list(map(str, part.workers)))
         assert self.folder is not None, "it has been begun"
         assert part.finish is not None, "this worker leads"
         if self.before is not None:

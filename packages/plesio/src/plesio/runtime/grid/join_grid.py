@@ -19,6 +19,7 @@ from plesio.core.errors import ConfigError
 from plesio.core.logs import introduce
 from plesio.core.within import ABOVE_0, AT_LEAST_1
 from plesio.policies.grid import GridSetting, is_grid
+from plesio.runtime.checkpoints.part_reports import Seat
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.writing import Writer
 from plesio.runtime.grid.collector import Collector
@@ -294,7 +295,7 @@ class _Composer:
         past = joined
         if joined is None:
             past = found(saving, grid=self.setting, seed=self.options.info.seed, rank=self._rank)
-        writer = Writer.of(saving, rank=self._rank, warn=warn)
+        writer = Writer.of(saving, seat=Seat(self._rank), warn=warn)
         if self._rank == 0 and joined is None:
             writer.take_folder()
         return GridSaver(setting=saving, taken_s=0.0 if past is None else past["training_s"], writer=writer), past

@@ -9,7 +9,7 @@ a *table*, one row for each slice in their order, and the bytes of all tensors t
 each entry a key, its kind, its dtype, and its value or the number of its elements.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +17,23 @@ import torch
 from plesio.protocol.bulk import Table
 from plesio.runtime.parameters.layout import Slice, view_packed, write_slice
 
-__all__ = ["Piece", "read_state", "write_state"]
+__all__ = ["Piece", "dtype_named", "read_state", "write_state"]
 
 Piece = tuple[torch.Tensor, Slice]
 """A parameter, and which of its elements."""
+Local = Callable[[torch.Tensor], torch.Tensor]
 
 _NUMBERS = ("step", "eta", "mu", "mu_product")
 """Keys that the supported optimizers keep as tensors of one element, whatever the parameter's shape."""
 
 
-def read_state(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> tuple[Table, list[torch.Tensor]]:
-    """Return the state of some slices: its table, and its tensors, flat."""
+def read_state(
+    optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], *, local: Local = lambda tensor: tensor
+) -> tuple[Table, list[torch.Tensor]]:
+    """Return the state of some slices: its table, and its tensors, flat.
+
+    ``local`` returns the part of a tensor that is here, of which the slices are.
+    """
     table: Table = []
     tensors: list[torch.Tensor] = []
     for parameter, piece in pieces:
@@ -38,7 +44,7 @@ def read_state(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> tup
             elif key in _NUMBERS:
                 row.append([key, "number", _name(value.dtype), value.item()])
             else:
-                part = value.detach().to_dense().reshape(-1)[piece.start : piece.stop]
+                part = local(value.detach()).to_dense().reshape(-1)[piece.start : piece.stop]
                 row.append([key, "tensor", _name(part.dtype), part.numel()])
                 tensors.append(part)
         table.append(row)
@@ -47,7 +53,12 @@ def read_state(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> tup
 
 @torch.no_grad()
 def write_state(
-    optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], *, table: Table, payload: torch.Tensor
+    optimizer: torch.optim.Optimizer,
+    pieces: Sequence[Piece],
+    *,
+    table: Table,
+    payload: torch.Tensor,
+    local: Local = lambda tensor: tensor,
 ) -> None:
     """Set the state of some slices to what `read_state` gave, its tensors packed into ``payload`` (uint8)."""
     position = 0
@@ -57,14 +68,14 @@ def write_state(
             if kind == "value":
                 state[key] = value
             elif kind == "number":
-                state[key] = torch.tensor(value, dtype=_dtype(name))
+                state[key] = torch.tensor(value, dtype=dtype_named(name))
             else:
                 if not isinstance(state.get(key), torch.Tensor):
                     # of the parameter's own dtype, as the optimizer would make it: servers have wider ones of 16 bits
                     state[key] = torch.zeros_like(parameter)
-                num_bytes = value * _dtype(name).itemsize
-                part = view_packed(payload[position : position + num_bytes], _dtype(name))
-                write_slice(state[key], piece, part)
+                num_bytes = value * dtype_named(name).itemsize
+                part = view_packed(payload[position : position + num_bytes], dtype_named(name))
+                write_slice(local(state[key]), piece, part)
                 position += num_bytes
 
 
@@ -72,7 +83,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_named(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from plesio.core.errors import ExchangeError, PolicySpecError
 from plesio.policies.compression import parse_compression
-from plesio.protocol.bulk import BlockRow, Initial
+from plesio.protocol.bulk import BlockRow
 from plesio.runtime.parameters.blocks import TensorBlock
 from plesio.runtime.parameters.codecs import make_codec
-from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
+from plesio.runtime.parameters.layout import Slice, view_packed
 
-__all__ = ["Payload", "initial_of", "taken_apart", "values_of", "views_of"]
+__all__ = ["Payload", "put_together", "taken_apart", "values_of", "views_of"]
 
 
 class Payload(NamedTuple):
@@ -31,13 +31,6 @@ class Payload(NamedTuple):
     present: Sequence[int] | None = None
     compressed: str | None = None
     blocks: Sequence[BlockRow] | None = None
-
-
-def initial_of(initial: Initial, payloads: Sequence[Payload]) -> NDArray[np.uint8]:
-    """Return the initial values that an island's ranks have sent, as one worker would have sent them."""
-    values = values_of(payloads, slices_of(initial.slices), of="the initial state")
-    whole: NDArray[np.uint8] = torch.cat([value.view(torch.uint8) for _, value in sorted(values.items())]).numpy()
-    return whole
 
 
 def values_of(
@@ -64,7 +57,7 @@ def values_of(
     for index in sorted({index for one in read for index in one}):
         ranks = zip(read, payloads, strict=True)
         parts = [(one[index], rank.blocks[index]) for one, rank in ranks if rank.blocks is not None and index in one]
-        values[index] = _put_together(slices[index], parts)
+        values[index] = put_together(slices[index], parts)
     return values
 
 
@@ -113,7 +106,8 @@ def _decoded(packed: torch.Tensor, num_elements: int, compressed: str, *, of: st
         raise ExchangeError(f"{of} cannot be read as {compressed}: {line}") from error
 
 
-def _put_together(piece: Slice, parts: Sequence[tuple[torch.Tensor, BlockRow]]) -> torch.Tensor:
+def put_together(piece: Slice, parts: Sequence[tuple[torch.Tensor, BlockRow]]) -> torch.Tensor:
+    """Return the elements of a slice of which blocks are there; what none has is zero."""
     dtype = reduce(torch.promote_types, (part.dtype for part, _ in parts))  # some may be compressed, others in full
     whole = torch.zeros(piece.stop - piece.start, dtype=dtype)
     for part, block in parts:

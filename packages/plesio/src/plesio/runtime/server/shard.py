@@ -38,6 +38,7 @@ from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_s
 from plesio.runtime.parameters.optimizers import Optimizers, parts_of
 from plesio.runtime.server.compressed_pulls import CompressedPulls
 from plesio.runtime.server.interleaved import InterleavedOptimizer
+from plesio.runtime.server.island_state import state_in
 from plesio.runtime.server.merging import corrected, mean_by_directions, mean_of
 from plesio.runtime.server.payloads import Payload, taken_apart, values_of
 
@@ -320,12 +321,14 @@ class Shard:
             return [parts[index] for index in indices]
         return [cut for i in indices for cut in taken_apart(parts[i], self._slices[i], blocks[i])]
 
-    def pull_all(self) -> PackedSlices:
-        """Return all slices that move, and the optimizer's state."""
+    def pull_all(self, *, blocks: Sequence[BlockRow] | None = None) -> PackedSlices:
+        """Return all slices that move, and the optimizer's state; or the ``blocks`` in them."""
         for stepper in (one for steps in self._steps.values() for one in steps):
             stepper.end_round()
         table, tensors = ([], []) if self._optimizer is None else read_state(self._optimizer, self._pieces())
-        parts = self._bytes[: self._num_moving]
+        if blocks is not None:
+            table, tensors = state_in(blocks, self._slices, table, tensors)
+        parts = self._cut(self._bytes, range(self._num_moving), blocks)
         return self._moving(parts, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
     def pull_shared(self, snapshot: int | None, *, blocks: Sequence[BlockRow] | None = None) -> PackedSlices:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from plesio.core.clock import Clock
 from plesio.core.errors import TransportError
 from plesio.policies import Arrived
@@ -55,6 +57,7 @@ __all__ = ["ShardFailedError", "ShardServer"]
 
 _SHARD = "plesio.runtime.server.shard"
 _PAYLOADS = "plesio.runtime.server.payloads"
+_STATE = "plesio.runtime.server.island_state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,9 @@ class ShardServer:
         """Hold what a worker brings; the first one of a run or a stage begins it, the others bring the same."""
         payload = told[0].bulk.payload
         if initial.part is not None:
-            payload = import_module(_PAYLOADS).initial_of(initial, _payloads(told))
+            initials = [one.message for one in told if isinstance(one.message, Initial)]
+            state, payload = import_module(_STATE).initial_of(initials, _payloads(told))
+            initial = replace(initial, state=state)
         if not initial.again:
             make: type[Shard] = import_module(_SHARD).Shard
             shard = make.of(initial, payload, allocate=self._endpoint.stage)
@@ -243,7 +248,10 @@ class ShardServer:
         told = self._shares.pop((bulk.header.worker, bulk.header.request), (Told(bulk, request),))
         for one in told:
             blocks = None if one.part is None else one.part.received
-            pulled = shard.pull_all() if request.optimizer else shard.pull_shared(request.snapshot, blocks=blocks)
+            if request.optimizer:
+                pulled = shard.pull_all(blocks=blocks)
+            else:
+                pulled = shard.pull_shared(request.snapshot, blocks=blocks)
             kind, meta = encode(Shared(present=pulled.present, snapshots=tuple(snapshots), state=pulled.state))
             reply = self._reply(one.bulk.header, kind, version=pulled.version)
             self._endpoint.send(one.bulk.peer, reply, meta=meta, payload=pulled.payload.numpy())

@@ -115,9 +115,16 @@ class DistributedWorld:
         return max(self.rounds.global_samples, self.client.samples)
 
     def group(self, device_type: str) -> Group:
-        """Return the collective's group; for a worker that joins the run, one of its own until it has joined."""
-        late = self._job.place.late
-        self._group = AwaitedGroup(rack=self._job.rack) if late else self._job.group(device_type)
+        """Return the collective's group; for a worker that joins the run, one of its own until it has joined.
+
+        Islands that share updates by the store alone have none: not all are equally large.
+        """
+        if self._job.place.late:
+            self._group = AwaitedGroup(rack=self._job.rack)
+        elif self._island is not None and self.terms.policy.pushes:
+            self._group = AwaitedGroup(rack=self._job.rack, rank=self.rank, size=self.num_workers)
+        else:
+            self._group = self._job.group(device_type)
         if self._job.shares_gpus and self.rank == 0:
             self._timeline.meter.warn(
                 "workers share a GPU, which NCCL refuses: Gloo carries the collectives, through main memory; "
@@ -220,7 +227,7 @@ class DistributedWorld:
             )
         if self._island is not None and _from_collective(error):
             self._is_broken = True
-            averages = self.terms.policy.has_collectives
+            averages = self.terms.policy.pushes is None
             known = self._heartbeat.wait_for_failure() if self._heartbeat is not None and averages else None
             return known or WorkerLostError.of_island(self.rank, averages=averages)
         if self._heartbeat is not None and _from_collective(error):

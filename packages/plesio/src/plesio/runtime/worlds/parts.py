@@ -6,7 +6,6 @@ from plesio.policies import Policy, parse_policy
 from plesio.policies.adaptive.rate_limit import RateLimit
 from plesio.policies.adaptive.system.setting import Sent
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
-from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import runs_on_servers
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
@@ -16,7 +15,7 @@ from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange
 from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
-from plesio.runtime.worker.exchange.island_client import IslandClient
+from plesio.runtime.worker.exchange.island_client import layout_for
 from plesio.runtime.worker.exchange.island_layout import check_alike
 from plesio.runtime.worker.exchange.racks import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
@@ -62,9 +61,7 @@ class Parts:
 
     def make(self) -> SessionParts:
         """Make the exchange of the policy, and the way in which samples and metrics are shared under it."""
-        if self.policy.exchange == "collective" and self.replica.island is not None:
-            parts = self._islands_on_collective()
-        elif self.policy.exchange == "collective":
+        if self.policy.exchange == "collective":
             parts = self._on_collective()
         elif self.policy.inner is None:
             parts = self._on_store()
@@ -97,13 +94,11 @@ class Parts:
 
     def _join_store(self) -> StoreExchange:
         tensors = [*self.replica.tensors.exchanged(), *self.replica.tensors.still()]
-        layout, client = SliceLayout.of(tensors, num_servers=len(self.world.client.endpoints)), self.world.client
-        if isinstance(client, IslandClient):
-            client.divide(layout, {name: tensor for name, tensor, _, _ in tensors})
+        layout = layout_for(self.world.client, tensors)
         store = StoreExchange(
             self.replica,
             policy=self.policy,
-            client=client,
+            client=self.world.client,
             layout=layout,
             timeline=self.timeline,
             seed=self.world.info.seed,
@@ -113,27 +108,20 @@ class Parts:
         self.steps.go_on_from(self.world.join(layout=layout.digest(), optimizer=self.replica.stepper.settings))
         return store
 
-    def _islands_on_collective(self) -> SessionParts:
-        """Make the parts of an island's rank, which averages its parts with the ranks of its number elsewhere."""
-        self.steps.go_on_from(
-            self.world.join(layout=self.replica.tensors.digest(), optimizer=self.replica.stepper.settings)
-        )
-        group = self._group()
-        check_alike(self.replica, group.current)
-        exchanges = self._exchanges(group, gauge=None, seed=self.world.info.seed, watch=None)
-        exchanges.make_equal()
-        return self._parts(exchanges.build(self.policy), self._in_rounds(group))
-
     def _on_collective(self) -> SessionParts:
         # first: nobody may wait in a collective for one who disagrees
         self.steps.go_on_from(
             self.world.join(layout=self.replica.tensors.digest(), optimizer=self.replica.stepper.settings)
         )
         group, policy = self._group(), self.policy
+        meets = policy.pushes is None or self.replica.island is None  # islands on the store have no group
+        if meets and self.replica.island is not None:
+            check_alike(self.replica, group.current)
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.world.info.seed, watch=self._watch(group))
-        if self._point is None and not self.place.late:  # else all have read the same parameters, or receive them
+        # else all have read the same parameters, or receive them
+        if meets and self._point is None and not self.place.late:
             exchanges.make_equal()
         if policy.adapts:
             return self._steered(group, exchanges, monitor, can_push=can_push)

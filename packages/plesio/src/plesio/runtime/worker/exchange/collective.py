@@ -12,7 +12,6 @@ from plesio.core.errors import ExchangeError
 from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.policies.outer_rule import OuterRule
-from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
@@ -24,7 +23,8 @@ from plesio.runtime.worker.exchange.fsdp import FsdpExchange
 from plesio.runtime.worker.exchange.gradient_mean import GradientMeanExchange
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
 from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
-from plesio.runtime.worker.exchange.local_part import local_part
+from plesio.runtime.worker.exchange.island_client import layout_for
+from plesio.runtime.worker.exchange.local_part import local_part, part_kept, part_placed
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.parts import givers_of
@@ -112,7 +112,10 @@ class CollectiveExchanges:
     def own(self) -> dict[str, Any]:
         if self._served is not None:
             rule, optimizer = self._served
-            states = [dict(optimizer.state.get(p, {})) for p in self._replica.parameters.values()]
+            states = [
+                {key: part_kept(value) if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+                for state in (optimizer.state.get(p, {}) for p in self._replica.parameters.values())
+            ]
             return {"made_as": None, "served_as": asdict(rule), "served": states}
         if self._outer_made_as is None:
             return {"made_as": None}
@@ -124,7 +127,7 @@ class CollectiveExchanges:
             optimizer = self._serve(OuterRule(**own["served_as"]))
             assert optimizer is not None, "made of a rule"
             for parameter, state in zip(self._replica.parameters.values(), own["served"], strict=True):
-                optimizer.state[parameter] = dict(state)
+                optimizer.state[parameter] = {key: part_placed(kept, parameter) for key, kept in state.items()}
         if own["made_as"] is None:
             return
         self._make_outer(OuterRule(**own["made_as"]), num_fragments=len(own["outer"]))
@@ -318,12 +321,14 @@ class CollectiveExchanges:
 
     def build_store(self, policy: Policy, client: StoreClient) -> StageExchange:
         """Build the exchange of a policy on the store, in the middle of a run, for a replica that is equal on all."""
-        layout = SliceLayout.of(self._replica.tensors.exchanged(), num_servers=len(client.endpoints))
+        tensors = self._replica.tensors.exchanged()
+        if self._replica.island is not None:  # whose group has not made the rest equal
+            tensors += self._replica.tensors.still()
         store = StoreExchange(
             self._replica,
             policy=policy,
             client=client,
-            layout=layout,
+            layout=layout_for(client, tensors),
             timeline=self._timeline,
             gauge=self._gauge,
             outer=self._serve(policy.outer_step),

@@ -83,8 +83,8 @@ class Equality:
         return dict(zip([*self._whole(), *rates], self._bits().tolist(), strict=True))
 
     def _whole(self) -> dict[str, torch.Tensor]:
-        """Return the parameters that are to be equal: none of a sharded replica, which has parts."""
-        return {} if self._replica.is_cut else {name: p.detach() for name, p in self._replica.parameters.items()}
+        """Return the parameters that are to be equal: of an island's rank its parts; none of a replica that is cut."""
+        return {} if self._replica.is_cut else self._replica.local_parameters()
 
     def _rates(self) -> list[float]:
         return [float(group["lr"]) for group in self._replica.optimizer.param_groups if "lr" in group]

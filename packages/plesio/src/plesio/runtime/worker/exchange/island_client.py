@@ -5,24 +5,32 @@ others each one that it waits for, so that all decide alike. Bulk data go by eac
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from msgspec.structs import replace
 
-from plesio.core.errors import ConfigError
 from plesio.core.results import Found
 from plesio.protocol.bulk import Pull
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.exchange.island_layout import IslandLayout
-from plesio.runtime.worker.exchange.store_client import Present, Reply, StoreClient
+from plesio.runtime.worker.exchange.replica_tensors import Described
+from plesio.runtime.worker.exchange.store_client import Present, StoreClient
 from plesio.runtime.worker.island import Island
 
-__all__ = ["IslandClient"]
+__all__ = ["IslandClient", "layout_for"]
 
 M = TypeVar("M", bound=Message)
+
+
+def layout_for(client: StoreClient, tensors: Sequence[Described]) -> SliceLayout:
+    """Return the layout of these tensors on the servers; the ranks of an island divide it among them."""
+    layout = SliceLayout.of(tensors, num_servers=len(client.endpoints))
+    if isinstance(client, IslandClient):
+        client.divide(layout, {name: tensor for name, tensor, _, _ in tensors})
+    return layout
 
 
 class IslandClient(StoreClient):
@@ -38,11 +46,11 @@ class IslandClient(StoreClient):
         self._island = island
 
     def divide(self, layout: SliceLayout, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Agree with the other ranks on who sends and receives what of the layout; see `IslandLayout.of`.
+        """Agree with the other ranks on who sends and receives what of the layout, once; see `IslandLayout.of`.
 
         The first request for the parameters tells the servers.
         """
-        self.divided = IslandLayout.of(layout, tensors, island=self._island)
+        self.divided = self.divided or IslandLayout.of(layout, tensors, island=self._island)
 
     def send(self, message: Message) -> None:
         if self._island.leads:
@@ -79,15 +87,6 @@ class IslandClient(StoreClient):
             kind, meta = encode(replace(message, part=part))
             endpoint.push(self._header(kind, clock=clock, request=number), meta=meta)
         return number
-
-    def shared(self, *, snapshot: int | None, optimizer: bool = False) -> list[Reply]:
-        if optimizer:
-            raise ConfigError(
-                "the servers have the optimizer's state, whole, and an island's ranks hold parts: under a policy whose "
-                "servers step, leave out optimizer.state_dict() and session.state_dict(), and save each parameter's "
-                "full_tensor()"
-            )
-        return super().shared(snapshot=snapshot)
 
     def common(self, found: Found) -> Found:
         return None if found is None else self._island.metric(found)

@@ -1,6 +1,7 @@
 """The part of a tensor that this rank holds: of a `DTensor` its local one, else all of it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
@@ -9,7 +10,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.blocks import TensorBlock
 
-__all__ = ["block_of", "box_of", "local_part", "placed_like", "whole_tensor"]
+__all__ = ["block_of", "box_of", "local_part", "part_kept", "part_placed", "placed_like", "whole_tensor"]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -19,21 +20,33 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 def whole_tensor(like: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """Return all of a tensor that is placed as ``like``, of which ``part`` is here; all ranks that share it call it."""
-    if not isinstance(like, DTensor):
-        return part
+    return _placed(part.to(like.device), like).full_tensor() if isinstance(like, DTensor) else part
+
+
+def _placed(part: torch.Tensor, like: DTensor) -> DTensor:
     mesh, placements = like.device_mesh, like.placements
-    on_device = part.to(like.device)
-    return DTensor.from_local(on_device, mesh, placements, shape=like.shape, stride=like.stride()).full_tensor()
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+
+
+def part_kept(tensor: torch.Tensor) -> Any:
+    """Copy what is here of ``tensor`` to the CPU, in the form of which `part_placed` makes a tensor again."""
+    copied = local_part(tensor).detach().to("cpu", copy=True)
+    return {"part": copied} if isinstance(tensor, DTensor) else copied
+
+
+def part_placed(kept: Any, like: torch.Tensor) -> Any:
+    """Return what `part_kept` gave of a tensor that was placed as ``like``; anything else is returned as it is."""
+    if isinstance(kept, dict) and "part" in kept and isinstance(like, DTensor):
+        return _placed(kept["part"].to(like.device, copy=True), like)
+    return kept
 
 
 def placed_like(whole: torch.Tensor, like: DTensor) -> DTensor:
     """Return ``whole``, which this process has all of, placed as ``like``: a copy of the part that belongs here."""
-    mesh, placements = like.device_mesh, like.placements
     box = _box(like)
     assert box is not None, "placed as something that islands exchange"
     own = whole[tuple(slice(begin, begin + size) for begin, size in zip(*box, strict=True))]
-    part = own.to(like.device, copy=True, memory_format=torch.contiguous_format)
-    return DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+    return _placed(own.to(like.device, copy=True, memory_format=torch.contiguous_format), like)
 
 
 def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:

@@ -35,12 +35,10 @@ class NoGroup(CollectiveExchange):
 
 
 class AwaitedGroup:
-    """The group of a worker that joins: it is alone in it, and cut off from whatever needs the others."""
+    """The group of a worker that has none, as one that joins: it is cut off from whatever needs the others."""
 
-    rank, size = 0, 1
-
-    def __init__(self, *, rack: int) -> None:
-        self.rack = rack
+    def __init__(self, *, rack: int, rank: int = 0, size: int = 1) -> None:
+        self.rack, self.rank, self.size = rack, rank, size
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> NoReturn:
         raise CutOffError("this worker has yet to join the others' group")

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from plesio.runtime.parameters.layout import TensorKind
+from plesio.runtime.worker.exchange.local_part import block_of
+from plesio.runtime.worker.island import Island
 
-__all__ = ["ReplicaTensors"]
+__all__ = ["Described", "ReplicaTensors"]
 
-_Described = tuple[str, torch.Tensor, TensorKind, int]
+Described = tuple[str, torch.Tensor, TensorKind, int]
 """Name, tensor, kind and parameter group, as `Layout.of` takes them."""
 
 
@@ -31,15 +33,15 @@ class ReplicaTensors:
         self._buffers = buffers
         self._group_of = group_of
 
-    def exchanged(self) -> list[_Described]:
+    def exchanged(self) -> list[Described]:
         """List the tensors that exchanges move in name order, parameters first."""
-        parameters: list[_Described] = [
+        parameters: list[Described] = [
             (name, self._parameters[name].detach(), "parameter", self._group_of[name])
             for name in sorted(self._parameters)
         ]
         return parameters + [(name, self._buffers[name], "buffer", -1) for name in sorted(self._buffers)]
 
-    def still(self) -> list[_Described]:
+    def still(self) -> list[Described]:
         """List the tensors that workers share only at the start: frozen parameters and integer buffers."""
         others = {name: b for name, b in self._model.named_buffers() if name not in self._buffers}
         return [
@@ -63,6 +65,20 @@ class ReplicaTensors:
             ]
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def held(self) -> str:
+        """Describe which parts of the tensors are here, where they are those of an island's rank.
+
+        Raises:
+            TaskError: One is placed so that its parts cannot be exchanged.
+        """
+        return repr([(name, block_of(tensor, name=name)) for name, tensor, _, _ in [*self.exchanged(), *self.still()]])
+
+    def parts(self, island: Island | None) -> str | None:
+        """Return a short name for the parts that the ranks of the island hold, all of which call it; None without."""
+        if island is None:
+            return None
+        return hashlib.sha256("".join(island.all_texts(self.held())).encode()).hexdigest()[:16]
 
     @property
     def num_bytes(self) -> int:

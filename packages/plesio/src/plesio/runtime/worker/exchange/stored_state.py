@@ -79,20 +79,15 @@ class StoredState:
 
         Raises:
             ExchangeError: The servers cannot run the replica's optimizer.
-            ConfigError: An island's optimizer has a state already.
         """
         optimizer = None
         states: list[Table | None] = [None for _ in self._layout.servers]
         tensors: list[list[torch.Tensor]] = [[] for _ in self._layout.servers]
         if self._served is not None:
             optimizer = optimizer_spec(self._served)
-            if self._replica.island is not None and self._served.state:
-                raise ConfigError(
-                    "the optimizer has a state already, in parts, and the servers are to step; begin islands with a "
-                    "fresh optimizer, or under local_sgd with exchange=store, whose ranks step"
-                )
             for server in range(len(self._layout.servers)):
-                table, tensors[server] = read_state(self._served, self._pieces(server))
+                pieces = self._pieces(self._sent, server)
+                table, tensors[server] = read_state(self._served, pieces, local=local_part)
                 states[server] = table if any(table) else None
         _, payloads = self.pack(self._by_name, also=tensors)
         initials = [
@@ -108,11 +103,10 @@ class StoredState:
         ]
         self._client.initialise(initials, payloads=payloads)
 
-    def _pieces(self, server: int) -> list[Piece]:
-        """Return the server's slices of parameters, each with its parameter."""
+    def _pieces(self, layout: SliceLayout, server: int) -> list[Piece]:
+        """Return the server's slices of parameters, as the layout has them here, each with its parameter."""
         parameters = self._replica.parameters
-        slices = self._layout.servers[server]
-        return [(parameters[piece.name], piece) for piece in slices if piece.kind == "parameter"]
+        return [(parameters[piece.name], piece) for piece in layout.servers[server] if piece.kind == "parameter"]
 
     def replaced(self) -> None:
         """Have the servers begin from the replica as it is now, unless another worker's updates are there already.
@@ -126,6 +120,8 @@ class StoredState:
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """Put what the servers hold now into the replica, with the optimizer's state if they step it."""
+        if self._update == "gradient":
+            self._check_whole()
         replies = self._client.shared(snapshot=None, optimizer=self._update == "gradient")
         state = self._replica.state()
         self._write(state, replies)
@@ -143,8 +139,17 @@ class StoredState:
 
     def fetch_optimizer(self) -> None:
         """Put the servers' state into the replica's optimizer, unless it is there."""
+        self._check_whole()
         if not self._is_gathered:
             self.set_optimizer(self._client.shared(snapshot=None, optimizer=True))
+
+    def _check_whole(self) -> None:
+        if self._replica.island is not None:
+            raise ConfigError(
+                "the servers have the optimizer's state, whole, and an island's ranks hold parts: under a policy whose "
+                "servers step, leave out optimizer.state_dict() and session.state_dict(), and save each parameter's "
+                "full_tensor()"
+            )
 
     def set_optimizer(self, replies: Sequence[Reply]) -> None:
         if self._served is not None:
@@ -154,8 +159,9 @@ class StoredState:
     def _write_optimizer(self, replies: Sequence[Reply]) -> None:
         assert self._served is not None, "the servers have an optimizer"
         for server, reply in enumerate(replies):
-            payload = torch.from_numpy(reply.payload[self._layout.payload_bytes(server, reply.present) :])
-            write_state(self._served, self._pieces(server), table=reply.state or [], payload=payload)
+            payload = torch.from_numpy(reply.payload[self._received.payload_bytes(server, reply.present) :])
+            pieces = self._pieces(self._received, server)
+            write_state(self._served, pieces, table=reply.state or [], payload=payload, local=local_part)
         self._replica.stepper.sparse_momentum()
 
     def merge(self, replies: Sequence[Reply], *, of: Collection[str] | None = None) -> None:

@@ -1,0 +1,101 @@
+"""Checkpoints of islands, whose ranks hold parts: resumed to the bit by the same islands, to rounding by others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from plesio.runtime.checkpoints import reading
+from plesio.runtime.checkpoints.folder import read_manifest
+from plesio.testing import Ending, LocalJob
+from runtime import island_programs as programs
+from runtime.checkpoint_programs import checkpoints
+from support.processes import values_of
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
+
+PROGRAMS = Path(programs.__file__)
+LIMIT_S = 100.0
+
+
+def run(sizes: str, *, ranks: int = 4, **arguments: Any) -> dict[int, Ending]:
+    with LocalJob(ranks) as job:
+        return job.run(PROGRAMS, "save", timeout_s=LIMIT_S, sizes=sizes, **arguments)
+
+
+def resumed(folder: Path, *, at: int, sizes: str = "2", ranks: int = 4, **arguments: Any) -> list[dict[str, Any]]:
+    """Return what ranks end with that go on from a checkpoint, and save elsewhere."""
+    found = checkpoints(folder)
+    again = folder.with_name(f"again-{sizes}-{at}")
+    return values_of(run(sizes, ranks=ranks, folder=str(again), resume=str(found[at]), **arguments))
+
+
+def assert_near(one: dict[str, list[float]], other: dict[str, list[float]]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(torch.tensor(one[name]), torch.tensor(other[name]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["fsdp", pytest.param("tensor", marks=pytest.mark.slow)])
+def test_on_the_store_they_go_on_to_the_bit_and_others_to_rounding(way: str, tmp_path: Path):
+    """The servers step, so the optimizer's state is in parts on its way to the checkpoint and back."""
+    how: dict[str, Any] = {"policy": "bsp,exchange=store"}
+    whole = values_of(run("2", way=way, folder=str(tmp_path / "whole"), **how))
+    middle = len(checkpoints(tmp_path / "whole")) // 2
+    again = resumed(tmp_path / "whole", at=middle, way=way, **how)
+    assert [one["whole"] for one in again] == [one["whole"] for one in whole]
+    assert [one["rate"] for one in again] == [one["rate"] for one in whole]
+    assert again[0]["seen"] == whole[0]["seen"][-len(again[0]["seen"]) :] != whole[0]["seen"]
+    other = resumed(tmp_path / "whole", at=middle, sizes="2,1", ranks=3, way="fsdp", **how)
+    assert_near(other[0]["whole"], whole[0]["whole"])
+    assert other[0]["samples"] == whole[0]["samples"]
+    assert_torch_reads(checkpoints(tmp_path / "whole")[middle])
+
+
+def assert_torch_reads(path: Path) -> None:
+    """Load boxes of columns and of rows with torch's own reader, and compare."""
+    ours = reading.read(path)
+    theirs = {"model": {name: torch.zeros_like(tensor) for name, tensor in programs.make_model().state_dict().items()}}
+    dcp.load(theirs, checkpoint_id=path)
+    assert ours["model"].keys() == theirs["model"].keys()
+    assert all(torch.equal(ours["model"][name], tensor) for name, tensor in theirs["model"].items())
+
+
+@pytest.mark.parametrize(
+    ("way", "policy", "optimizer"),
+    [("fsdp", "diloco:3", "AdamW"), pytest.param("tensor", "local_sgd:3", "momentum", marks=pytest.mark.slow)],
+)
+def test_killed_ones_on_a_collective_end_as_if_nothing_had_happened(
+    way: str, policy: str, optimizer: str, tmp_path: Path
+):
+    how = {"way": way, "policy": policy, "optimizer": optimizer}
+    whole = values_of(run("2", folder=str(tmp_path / "whole"), **how))
+    endings = run("2", folder=str(tmp_path / "killed"), die_at=13, **how)  # the checkpoint of step 12 is being written
+    assert endings[3].exit_status == -9
+    assert all(ending.error for rank, ending in endings.items() if rank < 3), endings
+    again = values_of(run("2", folder=str(tmp_path / "killed"), **how))
+    assert [one["whole"] for one in again] == [one["whole"] for one in whole]
+    assert checkpoints(tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fsdp", "ddp"])
+@pytest.mark.parametrize("policy", ["asp", "local_sgd:3,exchange=store", "diloco:3,exchange=store", "ssp:2,period=2"])
+def test_one_island_goes_on_to_the_bit_from_each_checkpoint(way: str, policy: str, tmp_path: Path):
+    """A rank's own state: the optimizer of local steps, what the script has registered, its random numbers."""
+    how: dict[str, Any] = {"way": way, "policy": policy, "ranks": 2}
+    whole = values_of(run("2", folder=str(tmp_path / "whole"), **how))
+    for at in range(len(checkpoints(tmp_path / "whole")))[::3]:
+        again = resumed(tmp_path / "whole", at=at, **how)
+        assert [one["whole"] for one in again] == [one["whole"] for one in whole]
+
+
+@pytest.mark.slow
+def test_those_that_go_on_without_a_lost_island_go_on_saving(tmp_path: Path):
+    endings = run("2", way="fsdp", policy="asp", folder=str(tmp_path), die_at=7)
+    assert endings[3].exit_status == -9
+    samples = programs.SAVED_STEPS * programs.NUM_ISLANDS * programs.BATCH
+    assert [endings[rank].value["samples"] for rank in (0, 1)] == [samples] * 2, endings
+    assert read_manifest(checkpoints(tmp_path)[-1]).workers == (0,)
