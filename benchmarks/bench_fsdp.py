@@ -1,14 +1,18 @@
 """A worker's memory, traffic and step time under fsdp and under bsp.
 
-    python benchmarks/bench_fsdp.py [--policies bsp,fsdp,bsp,hook=fp16] [--workers 4] [--repeat 5] [--quick]
+    python benchmarks/bench_fsdp.py [--policies bsp,fsdp,bsp,hook=fp16] [--workers 4] [--repeat 5] [--quick] [--loss]
 
 Four workers train a transformer of 4 blocks with AdamW, on this machine. Prints, by policy, the bytes of parameters,
 gradients and optimizer state that a worker holds when its gradients are there (of the tensors' storages, so padding and
 anything else that they keep alive counts), what it sends a step, and the time of a step, in sessions that take turns.
-Writes benchmarks/results/fsdp.json.
+With ``--loss`` the last worker is killed in a step instead, and what it costs the first is shown: how much longer that
+step takes than the others, until the next one has been made. Writes benchmarks/results/fsdp.json, or fsdp-loss.json.
 """
 
 import argparse
+import itertools
+import os
+import signal
 import statistics
 import time
 from collections.abc import Iterable
@@ -102,14 +106,56 @@ def measure(*, policies: list[str], repeat: int, steps: int) -> dict[str, Any]:
     return found
 
 
+def lose(*, policy: str, steps: int) -> list[float]:
+    """Lose the last worker in the middle; returns the seconds of each of this worker's steps."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model, ends = Model(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with plesio.join(model, optimizer, policy=policy) as session:
+        dies = session.rank == session.num_workers - 1
+        while session.clock < steps:
+            if dies and session.clock == steps // 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            before = session.clock
+            tokens = torch.randint(0, VOCABULARY, (BATCH, NUM_TOKENS))
+            F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+            session.step(samples=BATCH)
+            if session.clock > before:  # one that was cut off is made again
+                ends.append(time.perf_counter())
+    return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def measure_loss(policies: list[str], *, workers: int, repeat: int) -> None:
+    """Print how long the others stand still when one is lost, in jobs that take turns."""
+    steps = 20
+    stalls: dict[str, list[float]] = {policy: [] for policy in policies}
+    for number in range(repeat):
+        for policy in policies[:: 1 if number % 2 else -1]:
+            with LocalJob(workers) as job:
+                ending = job.run(Path(__file__), "lose", timeout_s=120, policy=policy, steps=steps)[0]
+            assert ending.error is None, ending.trace
+            stalls[policy].append(max(ending.value[NUM_WARM_UP:]) - statistics.median(ending.value[NUM_WARM_UP:]))
+    rows = [
+        [f"`{policy}`", f"{statistics.median(own) * 1e3:.0f} ms", f"{min(own) * 1e3:.0f} to {max(own) * 1e3:.0f} ms"]
+        for policy, own in stalls.items()
+    ]
+    print_table("a loss", columns=["policy", "stall, median", "range"], rows=rows)
+    save("fsdp-loss", settings={"workers": workers, "repeat": repeat, "steps": steps}, results=stalls, met=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", default="bsp,fsdp,bsp,hook=fp16,bsp,hook=bf16,bsp,hook=powersgd:2+start:2")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--repeat", type=int, default=5, metavar="N")
     parser.add_argument("--quick", action="store_true", help="only show that it works")
+    parser.add_argument("--loss", action="store_true", help="lose a worker, and measure what that costs the others")
     arguments = parser.parse_args()
     policies = split_policies(arguments.policies)
+    if arguments.loss:
+        measure_loss(policies, workers=arguments.workers, repeat=1 if arguments.quick else arguments.repeat)
+        return
     repeat, steps = (1, 4) if arguments.quick else (arguments.repeat, 20)
     with LocalJob(arguments.workers) as job:
         endings = job.run(Path(__file__), "measure", timeout_s=580, policies=policies, repeat=repeat, steps=steps)

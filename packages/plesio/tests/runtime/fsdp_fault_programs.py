@@ -60,6 +60,8 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
     own, killer, log = list(optimizer.param_groups), Killer(model), (folder / f"log-{rank}").open("w")
     kills = {step: place for who, step, place in plan.get("kills", []) if who == rank}
 
+    (folder / f"pid-{rank}").write_text(str(os.getpid()))
+
     def write(**line: Any) -> None:
         log.write(json.dumps(line) + "\n")
         log.flush()
@@ -97,7 +99,9 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
                 if "await" in plan and session.evaluate(lambda: float(joined.exists()), everywhere=True):  # noqa: B023
                     break
             outcome["same"] = same == [id(parameter) for parameter in model.parameters()]
-            killer.place = "metric" if [rank, 0, "finish"] in plan.get("kills", []) else ""
+            killer.place = ""
+            if kills.get(0) == "end":
+                kill()
             session.finish(metric)
         outcome["final"] = numbers({name: p.detach() for name, p in model.named_parameters()})
         outcome["groups"] = own == optimizer.param_groups

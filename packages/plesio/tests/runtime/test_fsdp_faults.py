@@ -1,6 +1,10 @@
 """Real processes under fsdp go on without a lost worker and with a new one, by the numbers of a plain loop."""
 
 import json
+import os
+import random
+import signal
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -100,6 +104,37 @@ def test_the_others_go_on_from_the_copy_of_a_lost_part(place: str, rank: int, tm
     metrics = [ending.value["metrics"] for who, ending in ended.items() if who != rank]
     assert metrics[0] == metrics[1]
     assert all(metric == metric for metric in metrics[0]), "the others evaluated what the loss had broken"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_a_worker_may_be_lost_at_any_moment(seed: int, tmp_path: Path):
+    rng = random.Random(seed)
+    num_workers, step = rng.choice((2, 3, 4)), rng.randrange(1, 20)
+    lost, plan = rng.randrange(num_workers), {"epochs": 6, "evaluate": rng.choice((0, 3))}
+    with LocalJob(num_workers) as job:
+        for rank in range(num_workers):
+            job.start(rank, PROGRAMS, "survive", policy="fsdp,mirror=1", folder=tmp_path, plan=plan)
+        deadline_s = time.monotonic() + LIMIT_S
+        while not (tmp_path / f"at-{lost}-{step}").exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.03))  # into the step that follows
+        os.kill(int((tmp_path / f"pid-{lost}").read_text()), signal.SIGKILL)
+        ended = job.wait(timeout_s=LIMIT_S)
+    assert_goes_on(ended, tmp_path, lost={lost})
+
+
+@pytest.mark.slow
+def test_steps_since_the_last_copies_are_made_again(tmp_path: Path):
+    ended = run(tmp_path, policy="fsdp,mirror=3", kills=[[1, 6, "forward"]], epochs=2)
+    assert_goes_on(ended, tmp_path, lost={1}, undone=(4, 5))
+
+
+@pytest.mark.slow
+def test_a_worker_is_lost_after_its_last_step(tmp_path: Path):
+    ended = run(tmp_path, kills=[[1, 0, "end"]])
+    assert_goes_on(ended, tmp_path, lost={1})
 
 
 def test_one_joins_and_another_is_lost(tmp_path: Path):

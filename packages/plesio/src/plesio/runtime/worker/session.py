@@ -5,6 +5,7 @@ It keeps the clock and the records. An `Exchange` shares the updates, and `Shari
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar, cast
 
@@ -367,9 +368,8 @@ class Session:
         if self._one_replica is not None and self._recovery is not None and self._recovery.meets:
             self._one_replica.taken()  # otherwise it is the servers' state
         with self._times.stopped(), self._replica.changes.put_back():
-            return state_of_run(
-                self._replica, policy=self.policy.title, clock=self.clock, num_workers=self._world.num_workers
-            )
+            state = partial(state_of_run, self._replica, policy=self.policy.title, num_workers=self._world.num_workers)
+            return self._together(lambda: state(clock=self.clock))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from what `state_dict` gave. All workers call it before their first step, with the same state.

@@ -11,7 +11,7 @@ knows that a point holds good may count on every other rank for it, whatever the
 for another group are such a point.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,7 @@ class Sharding(CutReplica):
             "workers": list(point.workers),
             "cuts": [[*cut.key, str(cut.dtype).removeprefix("torch."), list(cut.shape)] for cut in point.cuts],
             "plain": point.plain,
+            "plain_on": next((one.device.type for one in _tensors(point.plain) if one.device.type != "cpu"), "cpu"),
             "buffers": point.buffers,
         }
 
@@ -149,6 +150,7 @@ class Sharding(CutReplica):
         former, worker, size = tuple(told["workers"]), workers[group.rank], group.size
         givers = givers_of(former, workers, mirrored=self._mirrored)
         gives: list[Mapping[Key, Tensor]] = []
+        plain: Plain = told["plain"]
         buffers: Mapping[str, Tensor] = told["buffers"]
         if worker in former:
             point = self._staged
@@ -158,7 +160,12 @@ class Sharding(CutReplica):
                 self._kept = point  # somebody knows that it holds good
             rank = former.index(worker)
             gives = [point.parts[one] for one in (rank, (rank - 1) % len(former)) if one in point.parts]
-            buffers = point.buffers
+            plain, buffers = point.plain, point.buffers
+        elif told["plain_on"] != "cpu":  # step counts of fused optimizers
+            plain = {
+                name: {key: _moved(value, self._replica.device) for key, value in entry.items()}
+                for name, entry in plain.items()
+            }
         cuts = [Cut((name, key), getattr(torch, dtype), tuple(shape)) for name, key, dtype, shape in told["cuts"]]
         device = self._replica.device
         holds = {group.rank, (group.rank - 1) % size} if self._mirrored else {group.rank}
@@ -173,7 +180,7 @@ class Sharding(CutReplica):
             workers=tuple(workers),
             parts={rank: part.tensors for rank, part in parts.items()},
             cuts=cuts,
-            plain=told["plain"],
+            plain=plain,
             buffers=buffers,
         )
         self._hold_good(group)
@@ -187,3 +194,11 @@ class Sharding(CutReplica):
     def undo(self, whole: dict[str, nn.Parameter]) -> None:
         self._kept = self._staged = None
         super().undo(whole)
+
+
+def _tensors(plain: Plain) -> Iterator[Tensor]:
+    return (value for entry in plain.values() for value in entry.values() if isinstance(value, Tensor))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
