@@ -115,23 +115,26 @@ def train_all(sizes: str, runs: Sequence[tuple[str, str, str]]) -> list[dict[str
     return [train(way.split("|")[worker % len(way.split("|"))], *rest) for way, *rest in runs]
 
 
-def lose_one(policy: str) -> tuple[int, tuple[int, ...], int]:
-    """Train on a loader's samples; the second rank of island 1 is killed at step 5."""
+def lose_one(policy: str, size: int, lost: int, *, elastic: bool = True) -> tuple[int, tuple[int, ...], int, Any]:
+    """Train on a loader's samples, in islands or as workers of one process; rank ``lost`` of worker 1 is killed."""
     torch.set_num_threads(1)
-    os.environ["PLESIO_ISLAND"] = "2"
+    if size > 1:
+        os.environ["PLESIO_ISLAND"] = str(size)
     island = plesio.island()
     model = make_model()
     shared_by("fsdp", model, island)
     features, labels = torch.randn(160, 5), torch.randint(0, 3, (160,))
     loader = DataLoader(TensorDataset(features, labels), batch_size=BATCH)
-    with plesio.join(model, OPTIMIZERS["momentum"](model), policy=policy) as session:
+    options = plesio.JoinOptions(elastic=elastic)
+    with plesio.join(model, OPTIMIZERS["momentum"](model), policy=policy, options=options) as session:
         for x, y in session.shard(loader):
-            if session.rank == 1 and island.rank == 1 and session.clock == 5:
+            if session.rank == 1 and island.rank == lost and session.clock == 5:
                 os.kill(os.getpid(), signal.SIGKILL)
-            F.cross_entropy(model(x[island.rank :: 2]), y[island.rank :: 2]).backward()
+            own = slice(island.rank, None, size)
+            F.cross_entropy(model(x[own]), y[own]).backward()
             session.step()
     report = session.report()
-    return session.rank, report.lost_workers, report.samples
+    return session.rank, report.lost_workers, report.samples, whole(model)
 
 
 def refused(sizes: str, what: str) -> str:

@@ -236,18 +236,28 @@ def test_islands_refuse_what_they_cannot_do(what: str, sizes: str, line: str):
 
 
 @pytest.mark.slow
-def test_a_lost_rank_takes_its_island_with_it_and_no_other():
-    with LocalJob(4) as job:
-        endings = job.run(PROGRAMS, "lose_one", timeout_s=LIMIT_S, policy="asp")
-    assert endings[3].exit_status == -9
-    assert endings[2].error == "WorkerLostError", endings[2]
-    assert [endings[rank].value for rank in (0, 1)] == [(0, (1,), 160)] * 2
+@pytest.mark.parametrize(("policy", "rank"), [("asp", 3), ("local_sgd:2", 3), ("diloco:2,merge=rda", 2)])
+def test_a_lost_rank_takes_its_island_with_it_and_the_others_train_as_workers_do(policy: str, rank: int):
+    with LocalJob(6) as job:
+        endings = job.run(PROGRAMS, "lose_one", timeout_s=LIMIT_S, policy=policy, size=2, lost=rank - 2)
+    assert endings[rank].exit_status == -9
+    assert endings[5 - rank].error == "WorkerLostError", endings[5 - rank]
+    others = [endings[one].value for one in (0, 1, 4, 5)]
+    assert [one[:3] for one in others] == [(0, (1,), 160)] * 2 + [(2, (1,), 160)] * 2
+    if policy == "asp":
+        return  # whose order of updates is another in each run
+    with LocalJob(3) as job:
+        alone = job.run(PROGRAMS, "lose_one", timeout_s=LIMIT_S, policy=policy, size=1, lost=0)
+    assert alone[1].exit_status == -9
+    for values in others:
+        for name, expected in alone[0].value[3].items():
+            torch.testing.assert_close(torch.tensor(values[3][name]), torch.tensor(expected), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_on_a_collective_a_lost_rank_ends_the_run_and_the_error_names_its_island():
+def test_without_elastic_a_lost_rank_ends_a_collective_and_the_error_names_its_island():
     with LocalJob(4) as job:
-        endings = job.run(PROGRAMS, "lose_one", timeout_s=LIMIT_S, policy="local_sgd:2")
+        endings = job.run(PROGRAMS, "lose_one", timeout_s=LIMIT_S, policy="local_sgd:2", size=2, lost=1, elastic=False)
     assert endings[3].exit_status == -9
     assert endings[0].message.startswith("island 1 (ranks 2 and 3) was lost, and a collective"), endings[0]
     assert {endings[rank].error for rank in range(3)} == {"WorkerLostError"}

@@ -85,11 +85,12 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         layout: Digest of the model's tensors, equal on all workers.
         rack: Number of the rack that the worker is in.
         elastic: Whether workers of a collective go on without one that is lost.
+        grows: Whether one can join them while they run.
         optimizer: Class and settings of the worker's optimizer, equal on all workers.
         total_samples: Samples of the whole training, if they are known.
     """
 
-    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "log_bytes", "optimizer", "total_samples")
+    omits: ClassVar[tuple[str, ...]] = ("saving", "elastic", "grows", "log_bytes", "optimizer", "total_samples")
 
     policy: str
     info: RunInfo
@@ -102,6 +103,7 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
     environment: Environment
     saving: Saving | None = None
     elastic: bool = True
+    grows: bool = True
     log_bytes: Annotated[int, msgspec.Meta(ge=0)] = LIMIT_BYTES
     optimizer: tuple[str, ...] = ()
     total_samples: int | None = None

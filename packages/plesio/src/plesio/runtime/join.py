@@ -135,6 +135,8 @@ def join(
     one = as_one(model, optimizer)
     island = island_of(asked, options, place=place, saves=setting is not None)
     chosen = stoppable(asked, setting)
+    if place is not None and island is not None:
+        place = place.as_island()
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)
@@ -309,7 +311,7 @@ class _Run:
                     info=self.options.info,
                     folder=self.folder,
                     snapshot_every=self.options.snapshot_every,
-                    elastic=self.options.elastic and self.replica.island is None,
+                    elastic=self.options.elastic and (self.replica.island is None or self.setting is None),
                     log_bytes=self.options.log_bytes,
                     total_samples=total_samples,
                 ),

@@ -10,6 +10,7 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d  # 
 from torch.distributed.distributed_c10d import GroupName
 
 from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime.island_watch import IslandWatch
 from plesio.runtime.meeting import REGROUP_TIMEOUT, gloo_interface, gpu_of, meet, meeting_store, process_group
 from plesio.runtime.rendezvous import Rendezvous
 from plesio.runtime.transport import TcpTraffic
@@ -40,6 +41,8 @@ class ProcessGroups:
         self._place = place
         self._rendezvous = rendezvous
         self._group: TorchGroup | None = None
+        self._watch: IslandWatch | None = None
+        """By which an island's leader wakes its other ranks."""
         self._meeting: TCPStore | None = None
         """Store at which the present group's members met, if this worker is the first of them."""
         self._num_groups = self._run = self._agreed_run = 0
@@ -65,25 +68,38 @@ class ProcessGroups:
         sizes = [meeting.get(f"{at}/size/{worker}") for worker in range(place.num_workers)]
         if len(set(sizes)) > 1:
             raise ConfigError(f"islands of {', '.join(sizes)} ranks cannot average their parts; use exchange=store")
-        own, world = PrefixStore(f"{at}/{place.island.rank}", meeting.store), distributed_c10d._world
         timeout = datetime.timedelta(seconds=meeting.meet_s)
+        try:
+            return self._form_rail(PrefixStore(at, meeting.store), self.members, name=at, timeout=timeout, rack=rack)
+        except RuntimeError as error:
+            raise TransportError(f"another island has not come ({str(error).splitlines()[0]})") from error
+
+    def _form_rail(
+        self, store: Store, members: Sequence[int], *, name: str, timeout: datetime.timedelta, rack: int
+    ) -> TorchGroup:
+        """Form the group of this rank of an island and those of its number in the others.
+
+        Raises:
+            RuntimeError: It cannot be formed.
+        """
+        place, world = self._place, distributed_c10d._world
+        assert place.island is not None
+        rank = members.index(place.rank)
         with self._connecting():
-            try:
-                ranks, _ = distributed_c10d._new_process_group_helper(
-                    place.num_workers,
-                    place.rank,
-                    [],
-                    "gloo",
-                    own,
-                    group_name=GroupName(f"{meeting.job}/{at}"),
-                    timeout=timeout,
-                )
-                world.pg_group_ranks[ranks] = {place.island.rank: place.rank}
-                dist.barrier(group=ranks)  # connections are made at the first use
-            except RuntimeError as error:
-                raise TransportError(f"another island has not come ({str(error).splitlines()[0]})") from error
+            ranks, _ = distributed_c10d._new_process_group_helper(
+                len(members),
+                rank,
+                [],
+                "gloo",
+                PrefixStore(str(place.island.rank), store),
+                group_name=GroupName(f"{self._rendezvous.job}/{name}"),
+                timeout=timeout,
+            )
+            world.pg_group_ranks[ranks] = {place.island.rank: rank}
+            dist.barrier(group=ranks)  # connections are made at the first use
         distributed_c10d._set_pg_timeout(dist.default_pg_timeout, ranks)
-        return TorchGroup(ranks, rack=rack)
+        self._watch = IslandWatch(place, self._rendezvous.job, generation=self.generation, on_cut=self._wake)
+        return TorchGroup(ranks, rack=rack, tells_late=True)
 
     def group(self, device_type: str, *, rack: int) -> TorchGroup:
         """Return the group of all ranks that the job began with, made at the first call (all of them call it).
@@ -155,7 +171,12 @@ class ProcessGroups:
         self.traffic.adopt({end for one in ends for end in json.loads(one)})
 
     def meeting(self) -> str:
-        """Host a key-value store at which others could meet this worker to form a new group, and return its address."""
+        """Host a key-value store at which others could meet this worker to form a new group, and return its address.
+
+        An island's leader does; the others return nothing.
+        """
+        if not self._place.leads:
+            return ""
         self._meeting = meeting_store(host := self._place.own_address())
         return f"{host}:{self._meeting.port}"
 
@@ -170,15 +191,22 @@ class ProcessGroups:
         rack: int,
     ) -> TorchGroup:
         """Form a new group in place of the present one; all its members call it. See `JobHandle.regroup`."""
-        rank = members.index(self._place.rank)
+        rank, island = members.index(self._place.rank), self._place.island
         self.members, self.generation, self._whole = members, generation, False
-        self._destroy_process_group()
-        self._group, self._made = None, True
+        self._leave_group()
+        self._made = island is None
         host, _, port = at.rpartition(":")
         store: Store | None = self._meeting
         if rank > 0 or store is None:
             self._meeting = None
             store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
+        if island is not None:
+            name, own = f"rail/{generation}", PrefixStore(f"rail/{generation}/{island.rank}", store)
+            meet(own, rank=rank, size=len(members), gpu="", called_off=called_off)
+            self._group = self._form_rail(own, members, name=name, timeout=REGROUP_TIMEOUT, rack=rack)
+            if called_off():
+                raise CutOffError("the group was called off")
+            return self._group
         gpus = meet(store, rank=rank, size=len(members), gpu=gpu_of(device_type), called_off=called_off)
         with self._connecting():
             world = process_group(PrefixStore(f"group/{generation}", store), rank=rank, gpus=gpus)
@@ -188,7 +216,12 @@ class ProcessGroups:
         return self._group
 
     def abort(self) -> None:
-        """Wake every thread that is blocked in a collective, with an error."""
+        """Wake every thread that is blocked in a collective, with an error; on all ranks of an island."""
+        if self._watch is not None:
+            self._watch.cut()
+        self._wake()
+
+    def _wake(self) -> None:
         self._whole = False
         if self._group is not None:
             self._group.abort()
@@ -200,6 +233,17 @@ class ProcessGroups:
         with gloo_interface(self._place), self.traffic.recording():
             yield
 
+    def _leave_group(self) -> None:
+        """Destroy the present group; of an island's rank its rail alone."""
+        if self._place.island is None:
+            self._destroy_process_group()
+        elif self._group is not None and dist.is_initialized():
+            self.traffic.clear()
+            dist.destroy_process_group(self._group.process_group)
+        if self._watch is not None:
+            self._watch.end()
+        self._group = self._watch = None
+
     def _destroy_process_group(self) -> None:
         self.traffic.clear()
         if dist.is_initialized():
@@ -207,8 +251,8 @@ class ProcessGroups:
 
     def close(self) -> None:
         """Leave the group; may be called twice."""
-        if self._place.island is not None and self._group is not None and dist.is_initialized():
-            dist.destroy_process_group(self._group.process_group)
-        if self._made:
+        if self._place.island is not None:
+            self._leave_group()
+        elif self._made:
             self._destroy_process_group()
         self._group, self._made = None, False

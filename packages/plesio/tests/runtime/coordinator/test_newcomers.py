@@ -30,12 +30,12 @@ def position(clock: int) -> Position:
 class Run:
     """A coordinator whose workers have joined; ``told`` is the news of the last call, by worker."""
 
-    def __init__(self, policy: str = "bsp", *, elastic: bool = True) -> None:
+    def __init__(self, policy: str = "bsp", **settings: Any) -> None:
         self.policy = parse_policy(policy).spec
-        self.coordinator = Coordinator(join_of(self.policy, elastic=elastic))
+        self.coordinator = Coordinator(join_of(self.policy, **settings))
         self.told: dict[int, list[Message]] = {}
         for worker in range(NUM_WORKERS):
-            self.say(worker, join_of(self.policy, elastic=elastic))
+            self.say(worker, join_of(self.policy, **settings))
 
     def _keep(self, effects: list[Effect]) -> None:
         self.coordinator.validate()
@@ -127,6 +127,14 @@ def test_who_cannot_join_is_told_so_and_nobody_is_disturbed(policy: str, worker:
     assert list(run.told) == [worker]
     assert problem in run.heard(Failed)[worker].message
     assert run.coordinator.ledger.status == "finished"
+
+
+def test_islands_on_a_collective_take_in_no_other_and_go_on_without_one_that_is_lost() -> None:
+    run = Run("local_sgd:4", grows=False)
+    run.say(3, join_of("local_sgd:4"))
+    assert "its workers are islands" in run.heard(Failed)[3].message
+    run.lose(1)
+    assert run.heard(Regrouping).keys() == {0, 2}
 
 
 def test_one_that_comes_before_the_run_has_begun_joins_it_then() -> None:

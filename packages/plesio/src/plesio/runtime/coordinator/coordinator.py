@@ -147,7 +147,13 @@ class Coordinator:
         )
         self._reviews = Reviews(self._members, self._stage, ledger=self.ledger, checkpoints=self._checkpoints)
         self._regroupings = Regroupings(
-            self._members, self._stage, policy=policy, elastic=join.elastic, ledger=self.ledger, trace=self._trace
+            self._members,
+            self._stage,
+            policy=policy,
+            elastic=join.elastic,
+            grows=join.grows,
+            ledger=self.ledger,
+            trace=self._trace,
         )
         self._changes = StageChanges(
             self._members,

@@ -35,13 +35,14 @@ class Newcomers:
 
     Args:
         elastic: True if its workers can form a new group.
+        grows: True if that can have a new one in it.
     """
 
-    def __init__(self, members: Members, *, policy: Policy, ledger: Ledger, elastic: bool) -> None:
+    def __init__(self, members: Members, *, policy: Policy, ledger: Ledger, elastic: bool, grows: bool) -> None:
         self._members = members
         self._policy = policy
         self._ledger = ledger
-        self._elastic = elastic
+        self._elastic, self._grows = elastic, grows
         self._early: dict[int, Join] = {}
         self._waiting: dict[int, Newcomer] = {}
 
@@ -72,6 +73,8 @@ class Newcomers:
     def _refusal(self, worker: int, join: Join) -> str | None:
         if not self._elastic:
             return "no worker can join this run: its workers form no new group (elastic=False)"
+        if not self._grows:
+            return "no worker can join this run: its workers are islands; one can with exchange=store"
         if worker in self._members:
             return (
                 f"this run has had a worker {worker}, and knows it as lost or at work; "

@@ -42,6 +42,7 @@ class Regroupings:
 
     Args:
         elastic: Whether workers go on without one that is lost.
+        grows: Whether one can join them.
     """
 
     def __init__(
@@ -51,13 +52,14 @@ class Regroupings:
         *,
         policy: Policy,
         elastic: bool,
+        grows: bool,
         ledger: Ledger,
         trace: TraceWriter,
     ) -> None:
         self._members = members
         self._stage = stage
         self._elastic = elastic and policy.exchange == "collective"
-        self.newcomers = Newcomers(members, policy=policy, ledger=ledger, elastic=self._elastic)
+        self.newcomers = Newcomers(members, policy=policy, ledger=ledger, elastic=self._elastic, grows=grows)
         """Workers that wait to take part."""
         self._unequal = Unequal(members, ledger=ledger)
         self._ledger = ledger

@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -242,6 +242,13 @@ class WorkerPlace:
         return cls(
             rank=0, num_workers=1, local_rank=0, local_workers=1, address="127.0.0.1", port=0, agent_hosts_store=False
         )
+
+    def as_island(self) -> "WorkerPlace":
+        """Return the place of a process whose script has asked for its island: one of one rank if no launcher did."""
+        if self.island is not None:
+            return self
+        sizes = (1,) * self.num_workers
+        return replace(self, island=IslandPlace(rank=0, size=1, process=self.rank, sizes=sizes))
 
     @property
     def leads(self) -> bool:

@@ -2,11 +2,17 @@
 
 The script shards or replicates the model within the island by torch's own means. Torch's default process group is the
 island's, so the script is that of a job of so many ranks, and whatever it uses finds its ranks there. Plesio talks in
-the island by a group of its own, on the CPU.
+the island by a group of its own, on the CPU. An error of that is `BrokenIslandError`: a rank of this island is gone.
+
+Each rank has collectives with ranks of other islands, which may fail on one rank and not on another. So an island waits
+for them `together`: what comes of them is used on all of its ranks, or all are cut off.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,9 +20,23 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from plesio.core.errors import TaskError
 from plesio.core.results import Found
-from plesio.runtime.worker.exchange.group import TorchGroup, broadcast_metric, broadcast_text
+from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup, broadcast_metric, broadcast_text
 
-__all__ = ["Island"]
+__all__ = ["BrokenIslandError", "Island"]
+
+T = TypeVar("T")
+
+
+class BrokenIslandError(RuntimeError):
+    """A rank of this island is gone."""
+
+
+@contextmanager
+def _talking() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise BrokenIslandError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -56,28 +76,50 @@ class Island:
 
     def all_agree(self, one: bool) -> bool:
         """Tell whether ``one`` is true on all ranks; all of them call it."""
-        flag = torch.tensor([float(not one)])
-        self._talk.all_reduce(flag).wait()
-        return flag.item() == 0
+        return self.summed(torch.tensor([float(not one)])).item() == 0
+
+    def together(self, wait: Callable[[], T]) -> T:
+        """Return what ``wait`` returns, if it raises a RuntimeError on no rank; all of them call it.
+
+        Raises:
+            RuntimeError: This rank's own.
+            CutOffError: Another rank has one.
+        """
+        found: T | None = None
+        failed: RuntimeError | None = None
+        try:
+            found = wait()
+        except BrokenIslandError:
+            raise
+        except RuntimeError as error:
+            failed = error
+        if not self.all_agree(failed is None):
+            raise failed or CutOffError("another rank of the island was cut off")
+        return found  # type: ignore[return-value]
 
     def summed(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of the values of all ranks; all of them call it."""
         total = values.to("cpu", copy=True)
-        self._talk.all_reduce(total).wait()
+        with _talking():
+            self._talk.all_reduce(total).wait()
         return total.to(values.device)
 
     def gathered(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Return the values of all ranks, which all have equally many on the CPU; all of them call it."""
-        return self._talk.all_gather(values).wait()
+        with _talking():
+            return self._talk.all_gather(values).wait()
 
     def told(self, text: str) -> str:
         """Return the leader's text on all ranks; all of them call it."""
-        return broadcast_text(text, group=self._talk, source=0)
+        with _talking():
+            return broadcast_text(text, group=self._talk, source=0)
 
     def metric(self, found: Found) -> Found:
         """Return the leader's metric on all ranks; all of them call it."""
-        return broadcast_metric(found, self._talk)
+        with _talking():
+            return broadcast_metric(found, self._talk)
 
     def all_texts(self, text: str) -> list[str]:
         """Return the texts of all ranks; all of them call it."""
-        return [broadcast_text(text, group=self._talk, source=rank) for rank in range(self.size)]
+        with _talking():
+            return [broadcast_text(text, group=self._talk, source=rank) for rank in range(self.size)]

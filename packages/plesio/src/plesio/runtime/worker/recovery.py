@@ -32,6 +32,7 @@ from plesio.protocol.to_server import Regrouped
 from plesio.protocol.to_worker import Regroup, Stop
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup, broadcast_bytes, broadcast_text
+from plesio.runtime.worker.exchange.rail import together
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.staged import StagedExchange
@@ -157,7 +158,8 @@ class Recovery:
 
     @property
     def due(self) -> bool:
-        return self._world.cut_off
+        """True if this worker is to go on in a new group; an island's ranks find that out together, in a collective."""
+        return self._replica.island is None and self._world.cut_off
 
     def cuts_off(self, error: BaseException) -> bool:
         return self._world.cuts_off(error)
@@ -265,20 +267,9 @@ class Recovery:
         )
 
     def _follow(self, regroup: Regroup, *, since_s: float) -> None:
-        positions, place = regroup.positions, leader_of(regroup.positions)
+        positions = regroup.positions
         group = self._world.form(regroup, device_type=self._replica.device.type)
-        text = self._agreement(regroup) if group.rank == place else ""
-        agreement = json.loads(broadcast_text(text, group=group, source=place))
-        memory = None
-        if None in positions:
-            memory = self._hand_over(group, leader=place)["exchange"]
-            if agreement["how"].startswith("mean"):
-                memory["own"] = None  # it was of one worker's steps
-        if (sharding := self._exchange.cutter(group)) is not None:
-            applies = [self._stage_parts(sharding, group, regroup)]
-        else:
-            weight = self._weight(regroup, group.rank)
-            applies = self._stage(group, how=agreement["how"], leader=place, weight=weight)
+        agreement, memory, applies = together(self._replica.island, lambda: self._agree(regroup, group))
         clock, plan = common_clock(positions), common_plan(positions)
         left = Unfinished(
             remainder=None if agreement["remainder"] is None else from_values(agreement["remainder"], Remainder),
@@ -298,6 +289,21 @@ class Recovery:
         self._waited(since_s)  # before the exchange begins anew to tell steps' times
         self._exchange.regrouped(regroup.steer, memory=memory)
         self._handover.schedules.meet(max(one.scheduled for one in positions if one is not None))
+
+    def _agree(self, regroup: Regroup, group: Group) -> tuple[dict[str, Any], dict[str, Any] | None, list[Apply]]:
+        """Return what the leader says, what it hands over if a worker joins, and what is to be done by it."""
+        positions, place = regroup.positions, leader_of(regroup.positions)
+        text = self._agreement(regroup) if group.rank == place else ""
+        agreement = json.loads(broadcast_text(text, group=group, source=place))
+        memory = None
+        if None in positions:
+            memory = self._hand_over(group, leader=place)["exchange"]
+            if agreement["how"].startswith("mean"):
+                memory["own"] = None  # it was of one worker's steps
+        if (sharding := self._exchange.cutter(group)) is not None:
+            return agreement, memory, [self._stage_parts(sharding, group, regroup)]
+        weight = self._weight(regroup, group.rank)
+        return agreement, memory, self._stage(group, how=agreement["how"], leader=place, weight=weight)
 
     def _hand_over(self, group: Group, *, leader: int) -> dict[str, Any]:
         """Bring to joining workers all that they need of the leader; they take it at once.

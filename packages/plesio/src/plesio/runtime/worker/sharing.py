@@ -14,6 +14,7 @@ from plesio.core.results import Found
 from plesio.protocol.plans import PlanFigures
 from plesio.runtime.worker.exchange.group import LiveGroup, broadcast_metric
 from plesio.runtime.worker.exchange.store_client import Leases, StoreClient
+from plesio.runtime.worker.island import Island
 from plesio.runtime.worker.loading import BatchSource, LeasedBatches, SynchronousBatches
 from plesio.runtime.worker.rack_batches import Rack, RackBatches, RackBlocks, figures_for_racks
 from plesio.runtime.worker.rounds import RoundRecords
@@ -48,18 +49,26 @@ class InRounds:
 
     Args:
         group: The workers that wait for the metric; None without others.
+        island: This worker's, if it is one: its leader's metric counts.
         in_rack: Whether this is the only rack of a run whose racks share the store.
     """
 
     rounds: RoundRecords
     group: LiveGroup | None
     in_rack: bool = False
+    island: Island | None = None
 
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         return SynchronousBatches(figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self.rounds)
 
     def share_metric(self, find: Callable[[], Found], *, number: int | None) -> Found:
-        return find() if self.group is None else broadcast_metric(find(), self.group.current)
+        found = find()
+        if self.group is None:
+            return found
+        current = self.group.current
+        if self.island is None:
+            return broadcast_metric(found, current)
+        return self.island.metric(self.island.together(lambda: broadcast_metric(found, current)))
 
 
 class Leaser(Protocol):

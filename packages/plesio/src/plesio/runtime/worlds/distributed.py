@@ -28,8 +28,9 @@ from plesio.runtime.worker.callbacks import MembersChanged
 from plesio.runtime.worker.exchange.group import CutOffError, Group
 from plesio.runtime.worker.exchange.island_client import IslandClient
 from plesio.runtime.worker.exchange.no_group import AwaitedGroup
+from plesio.runtime.worker.exchange.rail import together
 from plesio.runtime.worker.exchange.store_client import StoreClient
-from plesio.runtime.worker.island import Island
+from plesio.runtime.worker.island import BrokenIslandError, Island
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import WorkerTimeline
@@ -154,6 +155,7 @@ class DistributedWorld:
             environment=environment(),
             saving=None if self._checkpoints is None else self._checkpoints.saving,
             elastic=terms.elastic,
+            grows=self._island is None,
             log_bytes=terms.log_bytes,
             total_samples=terms.total_samples,
         )
@@ -227,7 +229,7 @@ class DistributedWorld:
             )
         if self._island is not None and _from_collective(error):
             self._is_broken = True
-            averages = self.terms.policy.pushes is None
+            averages = self.terms.policy.pushes is None and not self.terms.elastic
             known = self._heartbeat.wait_for_failure() if self._heartbeat is not None and averages else None
             return known or WorkerLostError.of_island(self.rank, averages=averages)
         if self._heartbeat is not None and _from_collective(error):
@@ -246,6 +248,8 @@ class DistributedWorld:
     def cuts_off(self, error: BaseException) -> bool:
         """Tell whether ``error`` means that the collective cannot go on, while the others can in a new group."""
         if not self.terms.elastic or self._server_lost() or self._failure() is not None:
+            return False
+        if isinstance(error, BrokenIslandError):
             return False
         return isinstance(error, CutOffError) or _from_collective(error)
 
@@ -289,13 +293,15 @@ class DistributedWorld:
         if joined := tuple(worker for worker in regroup.members if worker not in self._members):
             self._timeline.meter.callbacks.later("on_members", MembersChanged(joined=joined))
         self._group, self._members = None, regroup.members
-        self._group = self._job.regroup(
+        form = partial(
+            self._job.regroup,
             regroup.members,
             at=regroup.meeting,
             generation=regroup.generation,
             device_type=device_type,
             called_off=lambda: self.cut_off,
         )
+        self._group = together(self._island, form)
         return self._group
 
     def regrouped(self, regrouped: Regrouped) -> None:
@@ -401,4 +407,5 @@ class DistributedWorld:
 
 def _from_collective(error: BaseException) -> bool:
     """Tell whether torch.distributed raised it; Gloo's errors are bare RuntimeErrors that begin with a path of Gloo."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    torchs_own = isinstance(error, BrokenIslandError | dist.DistError)
+    return torchs_own or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -244,7 +244,8 @@ class Parts:
         return LiveGroup(self.world.group(self.replica.device.type), workers)
 
     def _in_rounds(self, group: LiveGroup, *, in_rack: bool = False) -> InRounds:
-        return InRounds(rounds=self.world.rounds, group=group, in_rack=in_rack)
+        island = self.replica.island
+        return InRounds(rounds=self.world.rounds, group=group, in_rack=in_rack, island=island)
 
     def _leasing(self) -> Leasing:
         return Leasing(client=self.world.client, steps=self.steps)

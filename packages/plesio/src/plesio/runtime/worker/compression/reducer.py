@@ -15,6 +15,7 @@ and starting points stay as they were, so what the others had kept back is not l
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,6 +101,7 @@ class CompressedReducer:
         seed: The run's; equal on all ranks.
         spread: Makes the whole mean of this group's, which is a slice of it; called once for each exchange. None: it is
             all of it. The whole is refused or taken, so groups that share one do the same.
+        together: Waits for an exchange, or its first half, with others that share one (`Island.together`).
     """
 
     exchanges = "exchanges"
@@ -113,10 +115,11 @@ class CompressedReducer:
         shapes: Sequence[Sequence[int]],
         seed: int,
         spread: Callable[[Tensor], Tensor] | None = None,
+        together: Callable[[Callable[[], Any]], Any] = lambda wait: wait(),
     ) -> None:
         self.compression = compression
         self._group = group
-        self._spread = spread
+        self._spread, self._together = spread, together
         self._num_elements = num_elements(shapes)
         self._wire = CountedGroup(group)
         self._full = FullMean(self._wire)
@@ -165,9 +168,9 @@ class CompressedReducer:
         transfer = way.begin(share, clock=clock, asks=asks)
         dtype = flat.dtype  # and not flat, which nobody needs meanwhile
         self._pending = PendingMean(
-            lambda: self._take(transfer.finish(), clock=clock, dtype=dtype),
+            lambda: self._take(self._together(transfer.finish), clock=clock, dtype=dtype),
             took_s=transfer.took_s,
-            go_on=transfer.go_on,
+            go_on=lambda: self._together(transfer.go_on),
         )
         return self._pending
 

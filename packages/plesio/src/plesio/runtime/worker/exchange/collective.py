@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks, RackWatch
+from plesio.runtime.worker.exchange.rail import Rail, together
 from plesio.runtime.worker.exchange.replica import all_finite
 from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.sharding import Sharding
@@ -107,7 +109,8 @@ class CollectiveExchanges:
     def agree_on_scale(self) -> None:
         """Scale the loss alike on all ranks from here on, where it is scaled."""
         if self._replica.scaling is not None:
-            self._replica.scaling.agree(self._group, device=self._replica.device)
+            scaling, device = self._replica.scaling, self._replica.device
+            together(self._replica.island, lambda: scaling.agree(self._group, device=device))
 
     def own(self) -> dict[str, Any]:
         if self._served is not None:
@@ -190,7 +193,8 @@ class CollectiveExchanges:
             return self._build_in_step(policy)
         group = self._group
         deltas = self._deltas(policy, group, num_replicas=group.size, outer=self._outer_steps(policy))
-        return AveragingExchange(self._own, policy=policy, group=group, deltas=deltas)
+        sums = group if self._replica.island is None else Rail(group, self._replica.island)
+        return AveragingExchange(self._own, policy=policy, group=sums, deltas=deltas)
 
     @property
     def _own(self) -> Participant:
@@ -376,4 +380,6 @@ def _reducers_of(
         taken = island is None or island.all_agree(all_finite([mean]))
         return mean if taken else torch.full_like(mean, torch.nan)
 
-    return lambda shapes: CompressedReducer(group, compression, shapes=shapes, seed=seed, spread=spread)
+    return lambda shapes: CompressedReducer(
+        group, compression, shapes=shapes, seed=seed, spread=spread, together=partial(together, island)
+    )

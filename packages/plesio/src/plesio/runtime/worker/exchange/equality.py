@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.exchange.exchange import HeldSteps
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
+from plesio.runtime.worker.exchange.rail import together
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Equality"]
@@ -58,10 +59,14 @@ class Equality:
         held, group = self._held_steps(), self._group.current
         if not isinstance(group, TorchGroup) or held is None or held.settled != held.counted:
             return False
+        together(self._replica.island, lambda: self._compare(group, held))
+        return True
+
+    def _compare(self, group: TorchGroup, held: HeldSteps) -> None:
         group.meet()
         rows = torch.stack(group.all_gather(self._bits()).wait()).cpu()
         if bool((rows == rows[0]).all()):
-            return True
+            return
         values = torch.stack(group.all_gather(self._values()).wait()).cpu()
         clock, first = held.counted, self._group.workers[0]
         for rank, row in enumerate(values[1:], start=1):
@@ -72,7 +77,6 @@ class Equality:
             f"replicas differ by rounding after step {clock} ({ROUNDING:g} of a parameter at most), as they do where "
             "workers have different processors"
         )
-        return True
 
     def at_end(self) -> dict[str, int] | UnsetType:
         """Return a number for each parameter and rate, for the run's records to compare if replicas are to be equal."""

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -163,6 +163,16 @@ class _TorchGathering:
         return self._work.took_s()
 
 
+class _CalledOff:
+    """A collective of a group that was called off before."""
+
+    def wait(self) -> NoReturn:
+        raise CutOffError("the group was called off")
+
+    def took_s(self) -> float:
+        return 0.0
+
+
 def _drop(gloos: list[Any]) -> None:
     """Destroy what has threads of its own, but not on one of these."""
     if isinstance(threading.current_thread(), threading._DummyThread):  # Python did not start it
@@ -176,6 +186,7 @@ class TorchGroup:
 
     Args:
         connecting: A context in which connections of further groups are opened.
+        tells_late: Whether a collective that cannot begin raises where it is waited for, as one that fails later does.
     """
 
     def __init__(
@@ -184,12 +195,13 @@ class TorchGroup:
         *,
         rack: int = 0,
         connecting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        tells_late: bool = False,
     ) -> None:
         self.process_group = process_group
         self.rank = dist.get_rank(process_group)
         self.size = dist.get_world_size(process_group)
         self.rack = rack
-        self._connecting = connecting
+        self._connecting, self._tells_late = connecting, tells_late
         self._aborted_s = math.inf
         """When the group was called off."""
         self._forgets = dist.get_backend(process_group) == "gloo"
@@ -207,24 +219,27 @@ class TorchGroup:
         assert work is not None, "this process is a member of the group"
         self.finish(work)
 
-    def all_reduce(self, tensor: torch.Tensor) -> _TorchWork:
-        self.enter()
+    def all_reduce(self, tensor: torch.Tensor) -> "_TorchWork | _CalledOff":
+        if not self._begins():
+            return _CalledOff()
         work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchWork(work, self)
 
-    def all_reduce_gradient(self, gradient: torch.Tensor) -> _TorchWork:
+    def all_reduce_gradient(self, gradient: torch.Tensor) -> "_TorchWork | _CalledOff":
         return self.all_reduce(gradient)
 
-    def all_gather(self, tensor: torch.Tensor) -> _TorchGathering:
-        self.enter()
+    def all_gather(self, tensor: torch.Tensor) -> "_TorchGathering | _CalledOff":
+        if not self._begins():
+            return _CalledOff()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
         return _TorchGathering(work, parts, self)
 
-    def all_to_all(self, rows: torch.Tensor) -> _TorchGathering:
-        self.enter()
+    def all_to_all(self, rows: torch.Tensor) -> "_TorchGathering | _CalledOff":
+        if not self._begins():
+            return _CalledOff()
         received = torch.empty_like(rows)
         work = dist.all_to_all_single(received, rows.contiguous(), group=self.process_group, async_op=True)
         assert work is not None, "this process is a member of the group"
@@ -261,6 +276,12 @@ class TorchGroup:
             self._parts[key] = None if own is None else TorchGroup(own, rack=self.rack)
             self.enter()  # what would have woken this rank came before the part's connections were known
         return self._parts[key]
+
+    def _begins(self) -> bool:
+        """Tell whether a collective can begin; else raise, unless that is to be done later."""
+        if not self._tells_late:
+            self.enter()
+        return self._aborted_s == math.inf
 
     def enter(self) -> None:
         """Return if collectives can begin; CutOffError if the group was called off."""

@@ -15,6 +15,7 @@ from plesio.core.results import Found
 from plesio.protocol.bulk import Pull
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.runtime.parameters.layout import SliceLayout
+from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.exchange.island_layout import IslandLayout
 from plesio.runtime.worker.exchange.replica_tensors import Described
 from plesio.runtime.worker.exchange.store_client import Present, StoreClient
@@ -66,9 +67,15 @@ class IslandClient(StoreClient):
     ) -> M:
         text = ""
         if self._island.leads:
-            message = super().await_message(kind, timeout_s=timeout_s, explain=explain, check=check)
+            try:
+                message = super().await_message(kind, timeout_s=timeout_s, explain=explain, check=check)
+            except CutOffError:
+                self._island.told("")
+                raise
             text = json.dumps(encode(message)[1])
-        told: M = decode(kind_of(kind), json.loads(self._island.told(text)), kind, peer="the island's leader")
+        if not (text := self._island.told(text)):
+            raise CutOffError("the island's leader was cut off")
+        told: M = decode(kind_of(kind), json.loads(text), kind, peer="the island's leader")
         return told
 
     def await_alone(self, kind: type[M], *, timeout_s: float | None = None) -> M:
@@ -82,6 +89,7 @@ class IslandClient(StoreClient):
         if not isinstance(message, Pull) or message.known is not None:
             return super()._ask(message, clock=clock, present=present)
         assert self.divided is not None, "divided before anything is asked for"
+        self._let_go()
         number = next(self._numbers)
         for endpoint, part in zip(self.endpoints, self.divided.parts, strict=True):
             kind, meta = encode(replace(message, part=part))

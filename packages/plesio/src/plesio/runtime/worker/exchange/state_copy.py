@@ -22,6 +22,7 @@ from torch import Tensor
 
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import Group, broadcast_text
+from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Apply", "StateCopy", "average_state", "copied_optimizer", "copied_replica", "mean_replica"]
@@ -107,7 +108,7 @@ def average_state(replica: Replica, group: Group, *, parameters: bool) -> bool:
 
 
 def _tensors(replica: Replica) -> list[torch.Tensor]:
-    return [*replica.parameters.values(), *replica.model.buffers()]
+    return [*map(local_part, replica.parameters.values()), *replica.model.buffers()]
 
 
 Apply = Callable[[], None]

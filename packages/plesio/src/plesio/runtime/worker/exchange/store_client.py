@@ -98,7 +98,8 @@ class StoreClient:
         self._on_refused = on_refused
         self._controls: dict[type[Message], deque[Message]] = defaultdict(deque)
         self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
-        self._held: list[Bulk | None] = [None for _ in self.endpoints]
+        self._held: list[tuple[ServerConnection, Bulk]] = []
+        """Answers that are in use, and where they came from."""
         self._ignored: Counter[type[Message]] = Counter()
         self._numbers = count(1)
         self.samples = 0
@@ -189,11 +190,12 @@ class StoreClient:
             self._controls[kind].append(message)
 
     def _request(self, message: Message, *, clock: int = 0) -> list[Bulk]:
-        """Ask every server the same and collect the answers (valid until others are collected)."""
+        """Ask every server the same and collect the answers (valid until something else is asked)."""
         return self._collect(self._ask(message, clock=clock))
 
     def _ask(self, message: Message, *, clock: int = 0, present: Present | None = None) -> int:
         """Ask every server the same, of its slices in ``present``; returns the number of the answers."""
+        self._let_go()
         number = next(self._numbers)
         kind, whole = encode(message)
         header = self._header(kind, clock=clock, request=number)
@@ -206,12 +208,15 @@ class StoreClient:
         for server, waiting in enumerate(self._bulks):
             while number not in waiting:
                 self._wait(server)
-            held = self._held[server]
-            if held is not None:
-                self.endpoints[server].release(held)
-            self._held[server] = waiting.pop(number)
-            answers.append(self._held[server])
-        return [answer for answer in answers if answer is not None]
+            answers.append(waiting.pop(number))
+        self._held += zip(self.endpoints, answers, strict=True)
+        return answers
+
+    def _let_go(self) -> None:
+        """Give back the memory of the last answers: a server has the next one in its place."""
+        for endpoint, bulk in self._held:
+            endpoint.release(bulk)
+        self._held.clear()
 
     def _header(self, kind: int, *, clock: int = 0, base_version: int = 0, request: int = 0) -> Header:
         return Header(
@@ -225,6 +230,7 @@ class StoreClient:
 
     def initialise(self, initials: Sequence[Initial], *, payloads: Sequence[NDArray[np.uint8]]) -> None:
         """Give every server its slices' initial values, and the optimizer's state; returns when all have them."""
+        self._let_go()
         number = next(self._numbers)
         for endpoint, initial, payload in zip(self.endpoints, initials, payloads, strict=True):
             kind, meta = encode(initial)
@@ -281,7 +287,7 @@ class StoreClient:
         return self._ask(Pull(after=after, known=known_version, compressed=compressed), clock=clock, present=present)
 
     def pulled(self, number: int) -> list[Reply]:
-        """Return the parameters that were asked for; the payloads are valid until others are collected."""
+        """Return the parameters that were asked for; the payloads are valid until something else is asked."""
         replies = []
         for server, bulk in enumerate(self._collect(number)):
             pulled: Pulled = decode(bulk.header.kind, bulk.meta, Pulled, peer=server_identity(server))
