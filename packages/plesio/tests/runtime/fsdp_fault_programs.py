@@ -53,7 +53,7 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
     """Train, and log each step's samples before it is made, and its clock when it counts.
 
     ``plan``: ``{"kills": [[rank, step, place], ...], "epochs": n, "evaluate": every, "await": a worker that joins,
-    "saves": True}``.
+    "saves": True, "snapshots": every}``.
     """
     rank = int(os.environ["RANK"])
     model, optimizer = build(rank, **OPTIMIZER)
@@ -72,9 +72,10 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
         return float(model(data().tensors[0][:8]).square().sum())
 
     outcome: dict[str, Any] = {"error": None, "metrics": []}
+    options = plesio.JoinOptions(snapshot_every=plan.get("snapshots"))
     saves = {"checkpoint": folder / "saved", "every": "3 steps"} if plan.get("saves") else {}
     try:
-        with plesio.join(model, optimizer, policy=policy, trace=folder / "trace", **saves) as session:
+        with plesio.join(model, optimizer, policy=policy, trace=folder / "trace", options=options, **saves) as session:
             same = [id(parameter) for parameter in model.parameters()]
             step = 0
             for _ in range(plan.get("epochs", 1)):

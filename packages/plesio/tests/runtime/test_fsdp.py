@@ -46,7 +46,7 @@ def both(function: str, *, num_workers: int = 2, **arguments: Any) -> list[list[
     return [[one[index] for one in by_rank] for index in range(2)]
 
 
-WAYS = [("bsp", "bsp"), ("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp")]
+WAYS = [("bsp", "bsp"), ("fsdp", "fsdp"), ("fsdp", "bsp"), ("bsp", "fsdp,mirror=1")]
 CALLS: dict[str, Call] = {
     "batch norm": under_both("train", optimizer="SGD", lr=0.05, batch_norm=True, accumulate=True),
     "accumulate": ("accumulate_dealt", [{"policy": "fsdp"}]),

@@ -161,8 +161,9 @@ def test_two_lost_neighbours_end_the_run_with_a_line(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_others_go_on_beside_checkpoints(tmp_path: Path):
-    ended = run(tmp_path, kills=[[1, 6, "backward"]], epochs=2, saves=True)
+@pytest.mark.parametrize("beside", [{"saves": True}, {"snapshots": 12}])
+def test_the_others_go_on_beside_checkpoints_and_snapshots(beside: dict[str, Any], tmp_path: Path):
+    ended = run(tmp_path, kills=[[1, 6, "backward"]], epochs=2, **beside)
     assert_goes_on(ended, tmp_path, lost={1})
 
 
