@@ -1,5 +1,7 @@
 """Settings: the ladder, what its settings take in the closed form, and that their step sizes are stable."""
 
+import math
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -45,6 +47,14 @@ def test_the_ladder_begins_with_bsp_and_rises():
     assert [s.slack for s in settings] == sorted(s.slack for s in settings)
     assert settings[-1] == Setting.of(period=32, delay=16)
     assert ladder(1, memory=1.0) == (BSP, Setting.of(period=1, delay=1))
+
+
+def test_workers_that_meet_at_every_second_step_with_the_mean_s_moments_are_strict():
+    strict = {it.spec for it in ladder(8, memory=math.inf, rounded=True, moments="mean") if it.is_strict}
+    often = "local_sgd:2,moments=mean"
+    steps = {"bsp", "bsp,compress=qsgd:8"}
+    assert strict == steps | {often, f"{often},compress=qsgd:8", f"{often},compress=qsgd:4"}
+    assert {it.spec for it in ladder(8, memory=math.inf, rounded=True) if it.is_strict} == steps
 
 
 def largest_stable_rate(setting: Setting, *, momentum: float) -> float:

@@ -118,6 +118,15 @@ def test_steps_are_as_short_as_the_optimizers_momentum_allows():
     assert spec(0.9) == "local_sgd:8,delay=4"
 
 
+@pytest.mark.parametrize(("momentum", "rest"), [(0.9, ""), (0.0, ",inner_rate=0.25,momentum=0.5")])
+def test_the_mean_s_momentum_never_dies_away(momentum: float, rest: str):
+    """It is met with, so that steps have full length; without momentum they are short as ever."""
+    reviews = under_bsp([[0.02] * 8] * 4, transfer_s=0.079)
+    times = times_of({w: replace(it, momentum=momentum, shares_moments=True) for w, it in reviews.items()})
+    [spec] = [it.spec for it in times.predict(BSP, ())[0] if (it.period, it.delay, it.sent) == (32, 0, Sent.FULL)]
+    assert spec == f"local_sgd:32{rest},moments=mean"
+
+
 @pytest.mark.parametrize(("slow", "num_slow"), [((3,), 0), ((3, 9), 0), ((3, 9, 12, 20), 2)])
 def test_as_many_slow_steps_as_chance_may_have_added_count_as_usual_ones(slow: tuple[int, ...], num_slow: int):
     """Two of four steps count that took thirty times as long; each is another worker's."""

@@ -146,6 +146,27 @@ def test_before_its_noise_is_known_an_optimizer_that_normalises_makes_no_steps_o
     assert unknown.of(ROUNDED, drift=0)[0] > -0.1
 
 
+def test_the_moves_of_an_optimizer_that_normalises_bear_4_bits_where_they_keep_the_mean_s_moments():
+    worth = worth_of(normalises=True, shares_moments=True, gradient=figures(noise=1.0))
+    for moments, bear in (("mean", True), ("own", False)):
+        rounded, coarse = (
+            worth.of(Setting.of(period=4, delay=0, sent=sent, moments=moments), drift=3)[0]  # type: ignore[arg-type]
+            for sent in (Sent.ROUNDED, Sent.COARSE)
+        )
+        assert (coarse == rounded) == bear
+    assert worth.of(COARSE_STEPS, drift=1)[0] < worth.of(ROUNDED, drift=0)[0]
+
+
+def test_slack_costs_half_after_the_beginning_where_steps_keep_the_mean_s_moments():
+    keeps = Setting.of(period=8, delay=0, moments="mean")
+    given = {"normalises": True, "shares_moments": True, "gradient": figures(noise=3.0)}
+    later, early = (worth_of(**given, progress=progress) for progress in (0.5, 0.1))  # type: ignore[arg-type]
+    assert later.of(keeps, drift=7)[0] == pytest.approx(-0.5 * Numbers().price * 6)
+    assert early.of(keeps, drift=7)[0] == pytest.approx(math.log(0.5) - Numbers().price * 6)
+    later.fail(keeps, drift=7, lost=0.5)
+    assert later.of(keeps, drift=7)[0] == pytest.approx(-0.5)
+
+
 def test_low_rank_is_worth_nothing_where_the_optimizer_normalises():
     assert worth_of(normalises=True, gradient=figures(noise=1.0)).of(IN_LOW_RANK, drift=1)[0] == -math.inf
     assert worth_of().of(IN_LOW_RANK, drift=1)[0] > -0.2

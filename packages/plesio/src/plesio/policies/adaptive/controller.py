@@ -187,8 +187,11 @@ class Controller:
             return self.setting, "no exchange has been measured yet"
         bsp_s = times_s[SYNCHRONOUS]
         scores = {it: self._score(it, time_s / bsp_s) for it, time_s in times_s.items()}
-        most = 0.0 if self._is_strict(times_s, reading) else self._slack_to_try(scores)
-        scores = {it: score for it, score in scores.items() if self._times.drift(it) <= most}
+        if self._is_strict(times_s, reading):
+            scores = {it: score for it, score in scores.items() if it.is_strict}
+        else:
+            most = self._slack_to_try(scores)
+            scores = {it: score for it, score in scores.items() if self._times.drift(it) <= most}
         own, highest = scores.get(self.setting, -math.inf), max(scores.values())
         # of those about as good, and good enough, the least slack
         least = max(highest - numbers.gain / 2, min(highest, own + numbers.gain))
@@ -276,7 +279,7 @@ class Controller:
 
     def _strict_share(self, times_s: Mapping[Setting, float]) -> float:
         """Return the share of the steps at the end that are without slack: fewer the slower they are."""
-        strict_s = min(time_s for it, time_s in times_s.items() if not it.slack)
+        strict_s = min(time_s for it, time_s in times_s.items() if it.is_strict)
         ratio, most = strict_s / min(times_s.values()), self._numbers.finish_time
         return min(self._numbers.finish, most / (most + (1 - most) * ratio))
 

@@ -3,7 +3,8 @@
 By kind, and what is known beforehand:
 
     rounded       almost nothing is lost: rounding is right in the mean (docs/log.md, section 14)
-    coarse        4 bits have 12 times the error of 8 there, and so 12 times the price
+    coarse        4 bits have 12 times the error of 8 there, and so 12 times the price; not of local steps of an
+                  optimizer that normalises, with the mean's moments: it moves all numbers about as far (section 95)
     low rank      a part of each gradient comes late; not where the optimizer normalises (section 41)
     local, racks  a price that grows with each doubling of 1 + drift, the steps that replicas are apart by: with r of
                   them it is r (r + 1) / 2 prices; more where data differ, and under momentum, by which a replica
@@ -36,8 +37,10 @@ UNLIKE = 1.6
 """Variance between many workers over that within them, above which their data differ."""
 PASSED = 0.7
 """Share of the doubt that is left after a trial that found no harm."""
-LEAST_SHARE = 0.5
-"""Share of a step at which an early local step counts at least, where it keeps the moments of the mean gradient."""
+LEAST_SHARE, LATE_SHARE = 0.5, 0.5
+"""Share of a step at which an early local step counts at least, where it keeps the moments of the mean gradient; and
+share of its price that slack costs there after the beginning: a transformer then learns as fast from meetings at every
+16th step as at every 8th (docs/log.md, section 98)."""
 NOISY = 0.5
 """Share of a step below which gradients count as nearly all noise."""
 STORE_BEGINS, STORE_NOISY = 0.4, 0.6
@@ -107,19 +110,20 @@ class Worth:
         if kind is None:
             return 0.0, 0.0
         mean, deviation = 0.0, 0.0
+        assert self._reading is not None, "nothing was observed"
+        normalises = self._reading.normalises
         if setting.sent in _ROUNDINGS:
-            rounding = self._prices[_ROUNDINGS[setting.sent]]
+            of_moves = normalises and kind in ("local", "racks") and setting.moments == "mean"
+            rounding = self._prices["rounded" if of_moves else _ROUNDINGS[setting.sent]]
             mean, deviation = -rounding.mean, rounding.deviation
         if kind in ("rounded", "coarse"):
             return mean, deviation
         price = self._prices[kind]
-        assert self._reading is not None, "nothing was observed"
-        normalises = self._reading.normalises
         if kind == "low rank" and normalises:
             return -math.inf, 0.0
         if normalises:
             mean += self._of_noise(setting)
-        rungs = _rungs(kind, drift)
+        rungs = self._rungs(setting, kind, drift)
         more = 0.0
         if self._unlike and kind in ("local", "racks"):
             more = self._numbers.unlike_price * max(0.0, math.log2(1 + drift) - 1)
@@ -137,7 +141,7 @@ class Worth:
         assert self._reading is not None, "nothing was observed"
         noise = self._of_noise(setting) if self._reading.normalises and kind in WITH_SLACK else 0.0
         if found is not None and math.isfinite(noise):
-            rungs = _rungs(kind, drift)
+            rungs = self._rungs(setting, kind, drift)
             self._prices[kind].see((noise - found[0]) / rungs, found[1] / rungs)
 
     def fail(self, setting: Setting, *, drift: float, lost: float) -> None:
@@ -147,7 +151,15 @@ class Worth:
             return
         # single workers bear even less than racks do, and the store less than local steps
         for one in {"local", "store", kind} if kind in WITH_SLACK and kind != "store" else {kind}:
-            self._prices[one].mean = max(self._prices[one].mean, lost / _rungs(one, max(1.0, drift)))
+            self._prices[one].mean = max(self._prices[one].mean, lost / self._rungs(setting, one, max(1.0, drift)))
+
+    def _rungs(self, setting: Setting, kind: str, drift: float) -> float:
+        """Return how many prices of this kind the setting costs now."""
+        if kind not in ("local", "racks"):
+            return 1.0
+        doublings = math.log2(1 + drift)
+        share = LATE_SHARE if setting.moments == "mean" and not self._begins else 1.0
+        return share * doublings * (doublings + 1) / 2
 
     def _of_noise(self, setting: Setting) -> float:
         """Return the logarithm of what noise leaves of a step of an optimizer that normalises."""
@@ -156,7 +168,7 @@ class Worth:
         keeps_noise = reading.accumulates and (setting.on_store or not self._has_moments(reading))
         if len(self._noises) < 2 or keeps_noise:
             return -math.inf
-        begins = reading.progress is None or reading.progress < self._numbers.begins
+        begins = self._begins
         noise = math.exp(sum(self._noises) / len(self._noises))
         if begins and self._rises:
             noise = max(noise, RISING)
@@ -170,6 +182,12 @@ class Worth:
         if begins:
             return math.log(max(LEAST_SHARE, 1 / math.sqrt(1 + noise * share)))
         return min(0.0, math.log(own / NOISY) / 4)
+
+    @property
+    def _begins(self) -> bool:
+        """True in the part of the run in which an optimizer that normalises learns its noise, or if none is known."""
+        progress = None if self._reading is None else self._reading.progress
+        return progress is None or progress < self._numbers.begins
 
     def _has_moments(self, reading: Reading) -> bool:
         """Return True if local steps keep the moments of the mean gradient, in a run that is long enough for it."""
@@ -185,9 +203,3 @@ def kind_of(setting: Setting) -> str | None:
     if setting.steps_together:
         return {Sent.FULL: None, Sent.LOW_RANK: "low rank", **_ROUNDINGS}[setting.sent]
     return "racks" if setting.by_racks else "local"
-
-
-def _rungs(kind: str, drift: float) -> float:
-    """Return how many prices a setting of this kind costs."""
-    doublings = math.log2(1 + drift)
-    return doublings * (doublings + 1) / 2 if kind in ("local", "racks") else 1.0

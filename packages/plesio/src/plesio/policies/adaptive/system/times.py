@@ -138,8 +138,8 @@ class SettingTimes:
             del self._pace_s[worker]
 
     def _lay_ladders(self, reviews: Mapping[int, Reviewed]) -> None:
-        memory = max(math.inf if it.writes else 1 / (1 - min(it.momentum, 0.999)) for it in reviews.values())
         moments: MomentsKind = "mean" if all(review.shares_moments for review in reviews.values()) else "own"
+        memory = max(_memory(it, moments=moments) for it in reviews.values())
         self._ladder = ladder(LARGEST_PERIOD, memory=memory, rounded=self._options.compress, moments=moments)
         self._by_racks = ()
         if self._racks is not None and self.knows_transfer:
@@ -244,6 +244,12 @@ class SettingTimes:
         if not pace_s.size:
             return pace_s
         return _without_outliers(_without_chance(pace_s) if steps < FEW_STEPS else pace_s)
+
+
+def _memory(review: Reviewed, *, moments: MomentsKind) -> float:
+    """Return the steps that the optimizer's momentum averages over; the mean's never dies away, for it is met with."""
+    lives_on = moments == "mean" and review.momentum > 0
+    return math.inf if review.writes or lives_on else 1 / (1 - min(review.momentum, 0.999))
 
 
 def _without_chance(pace_s: NDArray[np.float64]) -> NDArray[np.float64]:
