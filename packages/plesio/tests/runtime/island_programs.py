@@ -169,7 +169,7 @@ def save(
     torch.set_num_threads(1)
     os.environ["PLESIO_ISLAND"] = sizes
     island = plesio.island()
-    model = make_model()
+    model = make_model(policy)
     call = shared_by(way, model, island)
     loader = DataLoader(TensorDataset(torch.arange(SAVED_STEPS * NUM_ISLANDS * BATCH)), batch_size=BATCH)
     trained = OPTIMIZERS[optimizer](model)
@@ -183,9 +183,11 @@ def save(
             if session.clock == die_at and session.rank == session.num_workers - 1 and island.rank == island.size - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             seen.append(session.clock)
-            x, y = batch(session.clock, session.rank)
+            x, y = batch(session.clock, session.rank, features=model[0].in_features)
             if way in ("fsdp", "ddp"):
                 x, y = x[island.rank :: island.size], y[island.rank :: island.size]
+            elif way == "two dimensions" and island.size > 1:
+                x, y = x[island.rank // 2 :: 2], y[island.rank // 2 :: 2]
             F.cross_entropy(call(x), y).backward()
             session.step()
             schedule.step()

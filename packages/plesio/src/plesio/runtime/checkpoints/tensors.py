@@ -34,12 +34,12 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 
-from plesio.core.errors import DataError
+from plesio.core.errors import ConfigError, DataError
 from plesio.core.exact import own_numbers
 from plesio.runtime.checkpoints.folder import HashedFile, WrittenFile
 from plesio.runtime.checkpoints.part_reports import FilePlace
 from plesio.runtime.checkpoints.reading import Place, StateDict
-from plesio.runtime.worker.exchange.local_part import local_part, part_placed, placed_like
+from plesio.runtime.worker.exchange.local_part import box_held, local_part, part_placed, placed_like
 from plesio.runtime.worker.exchange.replica import Replica
 
 __all__ = ["Share", "check_model", "load", "load_optimizer_state", "placing", "state_of"]
@@ -158,13 +158,11 @@ class Share:
         writer = FileSystemWriter(path, single_file_per_rank=True, sync_files=False)
         writer.fs = files = _HashedFiles()
         writer.set_up_storage_writer(is_coordinator=True)
-        boxes = {item.index: item.tensor_data.chunk for item in self._mine.items if item.tensor_data is not None}
         places = []
         for result in writer.write_data(self._mine, self._planner).value():
-            box, where = boxes.get(result.index), result.storage_data
-            begins, sizes = (None, ()) if box is None else (tuple(box.offsets), tuple(box.sizes))
-            name = result.index.fqn
-            places.append(FilePlace(name, where.relative_path, where.offset, where.length, begins, sizes))
+            name, where = result.index.fqn, result.storage_data
+            box = self._planner.boxes[name]
+            places.append(FilePlace(name, where.relative_path, where.offset, where.length, *box))
         return files.written, tuple(places)
 
     def finish(self, path: Path, places: Iterable[FilePlace]) -> WrittenFile:
@@ -197,12 +195,30 @@ class _Copies(DefaultSavePlanner):
     def copy(self, names: set[str]) -> None:
         """Copy these, and let go of the others."""
         own = {name: value for name, value in self.state_dict.items() if name in names}
+        self.boxes = {name: _box(name, value) for name, value in own.items()}
         self.state_dict = {
             name: _copied(value) if isinstance(value, torch.Tensor) else value for name, value in own.items()
         }
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         return self.state_dict[index.fqn]
+
+
+def _box(name: str, value: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Return the first index and the shape of what is here of a tensor; None and nothing of a value.
+
+    Raises:
+        ConfigError: It is no box of the whole tensor.
+    """
+    if not isinstance(value, torch.Tensor):
+        return None, ()
+    box = box_held(value) if isinstance(value, DTensor) else ([0] * value.dim(), list(value.shape))
+    if box is None or tuple(box[1]) != local_part(value).shape:
+        raise ConfigError(
+            f'"{name}" is in parts that are no boxes of it ({", ".join(map(str, getattr(value, "placements", ())))}): '
+            "checkpoints need Replicate, or Shard of dimensions that divide"
+        )
+    return tuple(box[0]), tuple(box[1])
 
 
 def _writes(value: Any, *, rank: int) -> bool:

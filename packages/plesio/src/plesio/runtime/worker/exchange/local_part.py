@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.blocks import TensorBlock
 
-__all__ = ["block_of", "box_of", "local_part", "part_kept", "part_placed", "placed_like", "whole_tensor"]
+__all__ = ["block_of", "box_held", "box_of", "local_part", "part_kept", "part_placed", "placed_like", "whole_tensor"]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ def part_placed(kept: Any, like: torch.Tensor) -> Any:
 
 def placed_like(whole: torch.Tensor, like: DTensor) -> DTensor:
     """Return ``whole``, which this process has all of, placed as ``like``: a copy of the part that belongs here."""
-    box = _box(like)
+    box = box_held(like)
     assert box is not None, "placed as something that islands exchange"
     own = whole[tuple(slice(begin, begin + size) for begin, size in zip(*box, strict=True))]
     return _placed(own.to(like.device, copy=True, memory_format=torch.contiguous_format), like)
@@ -57,7 +57,7 @@ def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
     """
     if not isinstance(tensor, DTensor):
         return TensorBlock(width=1, row=0, num_rows=tensor.numel(), column=0, num_columns=1)
-    box, block = _box(tensor), None
+    box, block = box_held(tensor), None
     if box is not None and tuple(box[1]) == tuple(local_part(tensor).shape):
         block = TensorBlock.of_box(tensor.shape, offsets=box[0], sizes=box[1])
     if block is None:
@@ -68,7 +68,8 @@ def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
     return block
 
 
-def _box(tensor: DTensor) -> tuple[list[int], list[int]] | None:
+def box_held(tensor: DTensor) -> tuple[list[int], list[int]] | None:
+    """Return offsets and sizes of the part of ``tensor`` that this rank holds; None if that is no box."""
     mesh = tensor.device_mesh
     return box_of(tensor.shape, mesh=mesh.shape, at=mesh.get_coordinate() or (), placements=tensor.placements)
 
