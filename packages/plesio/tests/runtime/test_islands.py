@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.tensor import Shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime import island as island_module
@@ -218,6 +221,20 @@ def test_ranks_that_take_slices_of_a_batch_without_ddp_are_refused_at_any_step()
     assert look(0, 1, slice(0, None, 2))
     with pytest.raises(TaskError, match=r'hold "\S+" alike and have different gradients .* whole batch'):
         look(1, 1, slice(1, None, 2))
+
+
+def test_a_scaler_beside_parameters_of_two_kinds_is_refused():
+    island: Any = HeardIsland()
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        model, mesh = programs.make_model(), init_device_mesh("cpu", (2,))
+        placed = distribute_tensor(model[0].weight.detach(), mesh, [Shard(0)], src_data_rank=None)
+        model[0].weight = torch.nn.Parameter(placed)
+        scaler = torch.amp.GradScaler("cpu")
+        with pytest.raises(TaskError, match=r'"0.bias" is an ordinary tensor beside DTensors'):
+            Replica(model, programs.OPTIMIZERS["momentum"](model), scaler=scaler, island=island)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 from torch.amp import GradScaler
+from torch.distributed.tensor import DTensor
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizers import parts_of
@@ -72,8 +73,9 @@ class Replica:
 
     Raises:
         TaskError: The model has no parameter that is trained, or the optimizer holds none of them; a parameter is
-            complex, or float16 where the loss is scaled; the optimizer's step needs a closure; or the model is in a
-            wrapper, or not there yet (`plesio.runtime.worker.replica_checks`).
+            complex, or float16 where the loss is scaled, or then some are DTensors and some are not; the optimizer's
+            step needs a closure; or the model is in a wrapper, or not there yet
+            (`plesio.runtime.worker.replica_checks`).
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Replica:
         self.scaling = None
         if scaler is not None and scaler.is_enabled():
             self.scaling = LossScaler(scaler, parts_of(optimizer))
-            _check_dtypes(self.parameters)
+            _check_scaled(self.parameters)
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, by torch's modules."""
@@ -295,7 +297,13 @@ class Replica:
             self.load(own)
 
 
-def _check_dtypes(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+def _check_scaled(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    whole = [name for name, parameter in parameters.items() if not isinstance(parameter, DTensor)]
+    if whole and len(whole) < len(parameters):
+        raise TaskError(
+            f'"{whole[0]}" is an ordinary tensor beside DTensors, and torch.amp.GradScaler does not unscale '
+            "gradients of both; place it too, by SequenceParallel or as Replicate, or train in bfloat16"
+        )
     for name, parameter in parameters.items():
         if parameter.dtype == torch.float16:
             raise TaskError(
