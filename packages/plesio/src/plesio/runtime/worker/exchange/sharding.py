@@ -11,9 +11,9 @@ knows that a point holds good may count on every other rank for it, whatever the
 for another group are such a point.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ class _Point:
         generation: Of the group that it was cut for.
         number: Its number in that group.
         workers: Those of the group, by rank.
-        parts: By rank: this one's, and the previous one's where parts are mirrored.
+        parts: By rank: this one's, and then the previous one's where parts are mirrored.
         cuts: All that is cut.
         plain: By parameter, what the optimizer remembers that is not cut, and equal on all ranks.
         buffers: This rank's.
@@ -135,9 +135,18 @@ class Sharding(CutReplica):
             "workers": list(point.workers),
             "cuts": [[*cut.key, str(cut.dtype).removeprefix("torch."), list(cut.shape)] for cut in point.cuts],
             "plain": point.plain,
-            "plain_on": next((one.device.type for one in _tensors(point.plain) if one.device.type != "cpu"), "cpu"),
+            "plain_on": _device_of(point.plain),
             "buffers": point.buffers,
         }
+
+    def _share_of(self, told: Mapping[str, Any], *, worker: int) -> _Point | None:
+        """Return this worker's share of the point that another rank has described; None for a newcomer."""
+        staged = self._staged
+        if worker not in told["workers"]:
+            return None
+        if staged is not None and (staged.generation, staged.number) == (told["generation"], told["number"]):
+            self._kept = staged  # somebody knows that it holds good
+        return self._latest()
 
     @torch.no_grad()
     def stage(self, group: TorchGroup, told: Mapping[str, Any], *, workers: Sequence[int], generation: int) -> Apply:
@@ -147,29 +156,15 @@ class Sharding(CutReplica):
             WorkerLostError: A part is lost.
             RuntimeError: The new group is no more; everything is as it was.
         """
-        former, worker, size = tuple(told["workers"]), workers[group.rank], group.size
-        givers = givers_of(former, workers, mirrored=self._mirrored)
-        gives: list[Mapping[Key, Tensor]] = []
-        plain: Plain = told["plain"]
-        buffers: Mapping[str, Tensor] = told["buffers"]
-        if worker in former:
-            point = self._staged
-            if point is None or (point.generation, point.number) != (told["generation"], told["number"]):
-                point = self._latest()
-            else:
-                self._kept = point  # somebody knows that it holds good
-            rank = former.index(worker)
-            gives = [point.parts[one] for one in (rank, (rank - 1) % len(former)) if one in point.parts]
-            plain, buffers = point.plain, point.buffers
-        elif told["plain_on"] != "cpu":  # step counts of fused optimizers
-            plain = {
-                name: {key: _moved(value, self._replica.device) for key, value in entry.items()}
-                for name, entry in plain.items()
-            }
+        givers = givers_of(told["workers"], workers, mirrored=self._mirrored)
+        point, device, size = self._share_of(told, worker=workers[group.rank]), self._replica.device, group.size
+        plain: Plain = _placed(told, device=device) if point is None else point.plain
+        gives = [] if point is None else list(point.parts.values())
         cuts = [Cut((name, key), getattr(torch, dtype), tuple(shape)) for name, key, dtype, shape in told["cuts"]]
-        device = self._replica.device
-        holds = {group.rank, (group.rank - 1) % size} if self._mirrored else {group.rank}
-        parts = {rank: RankPart(cuts, rank=rank, num_ranks=size, device=device) for rank in sorted(holds)}
+        parts = {
+            rank: RankPart(cuts, rank=rank, num_ranks=size, device=device)
+            for rank in (group.rank, *([(group.rank - 1) % size] if self._mirrored else []))
+        }
         for section in self._in_sections(cuts):
             for cut, whole in gather(section, group=group, gives=gives, givers=givers, device=device):
                 for rank, part in parts.items():
@@ -181,7 +176,7 @@ class Sharding(CutReplica):
             parts={rank: part.tensors for rank, part in parts.items()},
             cuts=cuts,
             plain=plain,
-            buffers=buffers,
+            buffers=told["buffers"] if point is None else point.buffers,
         )
         self._hold_good(group)
         return lambda: self._become(staged, group)
@@ -196,9 +191,17 @@ class Sharding(CutReplica):
         super().undo(whole)
 
 
-def _tensors(plain: Plain) -> Iterator[Tensor]:
-    return (value for entry in plain.values() for value in entry.values() if isinstance(value, Tensor))
+def _device_of(plain: Plain) -> str:
+    """Return where the step counts of fused optimizers are; others' are on the CPU."""
+    tensors = (value for entry in plain.values() for value in entry.values() if isinstance(value, Tensor))
+    return next((tensor.device.type for tensor in tensors if tensor.device.type != "cpu"), "cpu")
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+def _placed(told: Mapping[str, Any], *, device: torch.device) -> Plain:
+    """Return the plain values that were described, which have travelled by the CPU, where they belong."""
+    if told["plain_on"] == "cpu":
+        return cast("Plain", told["plain"])
+    return {
+        name: {key: value.to(device) if isinstance(value, Tensor) else value for key, value in entry.items()}
+        for name, entry in told["plain"].items()
+    }
