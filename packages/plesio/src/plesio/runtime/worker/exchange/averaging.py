@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from plesio.policies import Policy
+from plesio.policies.compression import NO_COMPRESSION
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.exchange import (
@@ -99,8 +100,8 @@ class AveragingExchange(CollectiveExchange):
         self._timeline = own.timeline
         self._snapshots, self._gauge = own.snapshots, own.gauge
         self._policy = policy
-        self._halfway = -(-policy.delay // 2)
-        """Steps after which the second of two collectives of an exchange begins."""
+        self._halfway = None if policy.compression == NO_COMPRESSION else -(-policy.delay // 2)
+        """Steps after which the second of two collectives of an exchange begins; None where there is one."""
         self._group = group
         self._leads = group.rank == 0
         self._share = 1.0
@@ -210,7 +211,7 @@ class AveragingExchange(CollectiveExchange):
         merges = self._policy.merges_at(progress.clock)
         if merges is not None and merges < progress.clock:
             self._merge()
-        elif self._pending is not None and progress.clock == self._pending[0].clock + self._halfway:
+        elif self._pending and self._halfway and progress.clock == self._pending[0].clock + self._halfway:
             self._go_on()
         if self._policy.exchanges_at(progress.clock):
             self._start(progress, [self._fragments[number] for number in self._policy.fragments_at(progress.clock)])
