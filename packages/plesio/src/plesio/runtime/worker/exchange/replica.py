@@ -110,7 +110,11 @@ class Replica:
         embedded = {id(module.weight) for module in model.modules() if makes_sparse_gradients(module)}
         self.sparse = {name: p for name, p in self.parameters.items() if id(p) in embedded}
         """Parameters whose gradients are sparse, by torch's modules."""
-        self.changes = OwnChanges(self._watched)
+        self.changes = OwnChanges(
+            lambda: (
+                self.local_parameters() if island is not None else {} if self._cutter is not None else self.parameters
+            )
+        )  # of a replica in parts nothing that is written is lost: the others have it from here
         """The script's own writes into the parameters."""
         self.stepper = Stepper(optimizer, sparse=self.sparse, changes=self.changes)
         self.buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
@@ -151,12 +155,6 @@ class Replica:
     def local_parameters(self) -> dict[str, torch.Tensor]:
         """Return this process's parts of the parameters, by name; a write into one counts as a write of its version."""
         return {name: local_part(p).detach() for name, p in self.parameters.items()}  # a DTensor's detach counts anew
-
-    def _watched(self) -> Mapping[str, torch.Tensor]:
-        """Return the parameters that the script may change at its peril: none in parts, which others have from here."""
-        if self.is_cut:
-            return {}
-        return self.parameters if self.island is None else self.local_parameters()
 
     @property
     def is_cut(self) -> bool:
