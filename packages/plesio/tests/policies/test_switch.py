@@ -202,6 +202,7 @@ class World:
                 self.mates.clear()
             for gone in lost:
                 self.tell(Left(worker=gone, reason=LeaveReason.LOST))
+            self.go_on_if_all_stand()
             return
         speaking = self.clocks.keys() - self.mates.keys()
         able = [
@@ -220,9 +221,12 @@ class World:
         if self.on_store and self.halted and worker not in self.standing:
             self.standing.add(worker)
             self.tell(Left(worker=worker, reason=LeaveReason.RESTING))
-            if self.on_store and self.halted and self.standing == speaking:
-                for one in sorted(self.standing):
-                    self.tell(Ready(worker=one, clock=self.clocks[one]))
+            self.go_on_if_all_stand()
+
+    def go_on_if_all_stand(self) -> None:
+        if self.on_store and self.halted and self.standing == self.clocks.keys() - self.mates.keys():
+            for one in sorted(self.standing):
+                self.tell(Ready(worker=one, clock=self.clocks[one]))
 
 
 SCHEDULES = [
@@ -250,8 +254,8 @@ def test_every_schedule_of_workers_ends_and_replays(text: str, seed: int, loses:
         assert all(world.changes[at][0] == policy.clocks[at] for at in strict)  # on the very step that was named
     for (clock, _), due in zip(world.changes, policy.clocks, strict=False):
         assert clock >= due
-    said = [action for actions in world.answers for action in actions if isinstance(action, Stay)]
-    assert bool(said) == world.lost
+    said = [one.reason for actions in world.answers for one in actions if isinstance(one, Stay | Steer)]
+    assert any("was lost" in reason for reason in said) == world.lost
 
 
 def test_a_pause_lets_the_open_round_of_all_complete():
@@ -265,6 +269,21 @@ def test_a_pause_lets_the_open_round_of_all_complete():
     halt, *rest = machine.handle(Arrived(worker=1, clock=1, base_version=0))
     assert halt == Halt()
     assert [type(action) for action in rest] == [Apply, Grant, Grant]
+
+
+def test_a_loss_while_all_stop_for_a_checkpoint_does_not_put_it_off():
+    machine = Interruptible(policy=parse_policy("asp")).start()
+    for worker in range(2):
+        machine.handle(Joined(worker=worker))
+    for worker in range(2):
+        machine.handle(Ready(worker=worker, clock=0))
+    assert machine.handle(Pause(reason="a checkpoint is due")) == (Halt(),)
+    assert machine.handle(Ready(worker=0, clock=3)) == ()
+    [steer] = machine.handle(Left(worker=1, reason=LeaveReason.LOST))
+    assert isinstance(steer, Steer)
+    assert steer.save
+    assert steer.clock == 3
+    assert "worker 1 was lost under asp" in steer.reason
 
 
 def test_reviews_come_only_where_a_stage_on_a_collective_ends() -> None:

@@ -180,7 +180,8 @@ def save(
     ) as session:
         session.register(schedule=schedule)
         for _ in session.shard(loader):
-            if session.clock == die_at and session.rank == session.num_workers - 1 and island.rank == island.size - 1:
+            last = session.rank == session.num_workers - 1 and island.rank == island.size - 1
+            if die_at is not None and session.clock >= die_at and last:
                 os.kill(os.getpid(), signal.SIGKILL)
             seen.append(session.clock)
             x, y = batch(session.clock, session.rank, features=model[0].in_features)

@@ -29,6 +29,7 @@ Invariants:
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import ClassVar
 
 from plesio.policies.events import (
@@ -192,6 +193,9 @@ class SteeredMachine:
                 f"worker {event.worker} was lost under {self._policy.spec}: the others go on, "
                 "and not to a collective exchange any more"
             )
+        if self._coming is not None:  # the others stop without it
+            self._coming = replace(self._coming, reason="; ".join(filter(None, (self._coming.reason, *reasons))))
+            return ()
         return (Stay(reason="; ".join(reasons)), *self._stop_to_pause())
 
     def _arrive(self, event: Arrived) -> tuple[Action, ...]:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from plesio.runtime.checkpoints import reading
+from plesio.runtime.checkpoints.folder import read_manifest
 from plesio.testing import Ending, LocalJob
 from runtime import island_programs as programs
 from runtime.checkpoint_programs import checkpoints
@@ -104,3 +105,12 @@ def test_one_island_goes_on_to_the_bit_and_one_process_to_rounding(way: str, pol
         assert_near(other["whole"], whole[0]["whole"])
     model = reading.read(checkpoints(tmp_path / "whole")[-1])["model"]
     assert model["0.weight"].shape == programs.make_model(policy)[0].weight.shape
+
+
+@pytest.mark.slow
+def test_those_that_go_on_without_a_lost_island_go_on_saving(tmp_path: Path):
+    endings = run("2", way="fsdp", policy="asp", folder=str(tmp_path), die_at=7)  # all are to stop after step 8
+    assert endings[3].exit_status == -9
+    samples = programs.SAVED_STEPS * programs.NUM_ISLANDS * programs.BATCH
+    assert [endings[rank].value["samples"] for rank in (0, 1)] == [samples] * 2, endings
+    assert read_manifest(checkpoints(tmp_path)[-1]).workers == (0,)
