@@ -154,6 +154,8 @@ class Replica:
 
     def local_parameters(self) -> dict[str, torch.Tensor]:
         """Return this process's parts of the parameters, by name; a write into one counts as a write of its version."""
+        if self.island is None and self._cutter is None:
+            return {name: p.detach() for name, p in self.parameters.items()}
         return {name: local_part(p).detach() for name, p in self.parameters.items()}  # a DTensor's detach counts anew
 
     @property
