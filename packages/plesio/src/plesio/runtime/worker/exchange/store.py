@@ -246,7 +246,8 @@ class StoreExchange(Exchange):
         for name, parameter in self._replica.parameters.items():
             if parameter.grad is None:
                 continue
-            grad = local_part(parameter.grad).to_dense()
+            grad = parameter.grad if self._replica.island is None else local_part(parameter.grad)
+            grad = grad.to_dense()
             if name in self._gradients:
                 self._gradients[name].add_(grad)
             else:

@@ -69,8 +69,10 @@ class StoredState:
     @property
     def _by_name(self) -> dict[str, torch.Tensor]:
         """The tensors as they are here now: FSDP2 may move its parts at the first step."""
-        tensors = [*self._replica.tensors.exchanged(), *self._replica.tensors.still()]
-        return {name: local_part(tensor) for name, tensor, _, _ in tensors} | self._replica.local_parameters()
+        found = {name: t for name, t, *_ in (*self._replica.tensors.exchanged(), *self._replica.tensors.still())}
+        if self._replica.island is not None:
+            found = {name: local_part(tensor) for name, tensor in found.items()}
+        return found | self._replica.local_parameters()
 
     def offer(self, *, again: bool = False) -> None:
         """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
