@@ -161,13 +161,17 @@ def save(
     optimizer: str = "AdamW",
     resume: str = "auto",
     die_at: int | None = None,
+    *,
+    evaluates: bool = False,
 ) -> dict[str, Any]:
     """Train with checkpoints; a rank of the last island is killed at step ``die_at``.
 
-    Batches are a function of worker and clock, so that it does not matter who leases which samples.
+    Without ``sizes`` the ranks are workers. Those that evaluate do so after each step, everywhere. Batches are a
+    function of worker and clock, so that it does not matter who leases which samples.
     """
     torch.set_num_threads(1)
-    os.environ["PLESIO_ISLAND"] = sizes
+    if sizes:
+        os.environ["PLESIO_ISLAND"] = sizes
     island = plesio.island()
     model = make_model(policy)
     call = shared_by(way, model, island)
@@ -192,6 +196,8 @@ def save(
             F.cross_entropy(call(x), y).backward()
             session.step()
             schedule.step()
+            if evaluates:
+                session.evaluate(lambda x=x, y=y: float(F.cross_entropy(model(x), y)), everywhere=True)
     report = session.report()
     return {
         "whole": whole(model),

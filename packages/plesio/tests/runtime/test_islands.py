@@ -12,6 +12,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn import functional as F  # noqa: N812  # as everyone calls it
@@ -19,6 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime import island as island_module
+from plesio.runtime.checkpoints import tensors
 from plesio.runtime.parameters import TensorBlock
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange import local_part, mean_moments
@@ -221,6 +223,27 @@ def test_ranks_that_take_slices_of_a_batch_without_ddp_are_refused_at_any_step()
     assert look(0, 1, slice(0, None, 2))
     with pytest.raises(TaskError, match=r'hold "\S+" alike and have different gradients .* whole batch'):
         look(1, 1, slice(1, None, 2))
+
+
+def test_a_forward_pass_is_of_the_parameters_that_were_set_last():
+    """FSDP2 leaves parameters whole that a forward pass without a backward one has gathered."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        island: Any = HeardIsland()
+        model = programs.make_model()
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        replica = Replica(model, programs.OPTIMIZERS["AdamW"](model), island=island)
+        x, y = programs.batch(0, 0)
+        F.cross_entropy(model(x), y).backward()
+        replica.optimizer.step()
+        with torch.no_grad():
+            own = model(x)
+            with replica.loaded({name: torch.zeros_like(value) for name, value in replica.state().items()}):
+                assert model(x).count_nonzero() == 0
+            assert torch.equal(model(x), own)
+        assert tensors.state_of(replica)["optimizer"]["state"].keys() == replica.parameters.keys()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_scaler_beside_parameters_of_two_kinds_is_refused():

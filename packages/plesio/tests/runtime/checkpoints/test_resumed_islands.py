@@ -40,8 +40,11 @@ def assert_near(one: dict[str, list[float]], other: dict[str, list[float]]) -> N
 
 @pytest.mark.parametrize("way", ["fsdp", pytest.param("tensor", marks=pytest.mark.slow)])
 def test_on_the_store_they_go_on_to_the_bit_and_others_to_rounding(way: str, tmp_path: Path):
-    """The servers step, so the optimizer's state is in parts on its way to the checkpoint and back."""
-    how: dict[str, Any] = {"policy": "bsp,exchange=store"}
+    """The servers step, so the optimizer's state is in parts on its way to the checkpoint and back.
+
+    FSDP2 has left the parameters whole on the islands that have evaluated.
+    """
+    how: dict[str, Any] = {"policy": "bsp,exchange=store", "evaluates": way == "fsdp"}
     whole = values_of(run("2", way=way, folder=str(tmp_path / "whole"), **how))
     middle = len(checkpoints(tmp_path / "whole")) // 2
     again = resumed(tmp_path / "whole", at=middle, way=way, **how)
@@ -78,6 +81,17 @@ def test_killed_ones_on_a_collective_end_as_if_nothing_had_happened(
     again = values_of(run("2", folder=str(tmp_path / "killed"), **how))
     assert [one["whole"] for one in again] == [one["whole"] for one in whole]
     assert checkpoints(tmp_path / "killed")
+
+
+def test_workers_whose_script_asks_for_an_island_train_together_also_from_a_checkpoint_of_islands(tmp_path: Path):
+    how = {"policy": "local_sgd:4", "optimizer": "momentum"}
+    run("2", ranks=2, way="fsdp", folder=str(tmp_path / "islands"), **how)
+    again = resumed(tmp_path / "islands", at=0, sizes="", ranks=2, way="alone", **how)
+    anew = values_of(run("", ranks=2, way="alone", folder=str(tmp_path / "workers"), **how))
+    assert read_manifest(checkpoints(tmp_path / "workers")[0]).workers == (0, 1)
+    for first, second in (again, anew):
+        assert first["whole"] == second["whole"]
+        assert first["samples"] == programs.SAVED_STEPS * programs.NUM_ISLANDS * programs.BATCH
 
 
 @pytest.mark.slow

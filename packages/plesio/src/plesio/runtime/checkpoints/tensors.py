@@ -47,6 +47,7 @@ __all__ = ["Share", "check_model", "load", "load_optimizer_state", "placing", "s
 
 def state_of(replica: Replica) -> StateDict:
     """Return the replica's parameters, buffers and optimizer state, by torch's names; the tensors are its own."""
+    model = dict(replica.model.state_dict())  # first: FSDP2 puts parts back that a forward pass may have left whole
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     optimizer = replica.optimizer
     state = {
@@ -58,7 +59,7 @@ def state_of(replica: Replica) -> StateDict:
         {**options, "params": _named(group["params"], names)}
         for options, group in zip(replica.stepper.options(), optimizer.param_groups, strict=True)
     ]
-    return {"model": dict(replica.model.state_dict()), "optimizer": {"state": state, "param_groups": groups}}
+    return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
 
 
 def _named(parameters: Sequence[torch.Tensor], names: Mapping[int, str]) -> list[str]:

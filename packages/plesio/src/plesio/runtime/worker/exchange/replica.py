@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.amp import GradScaler
@@ -21,6 +21,9 @@ from plesio.runtime.worker.island import Island
 from plesio.runtime.worker.loss_scaling import LossScaler, given_scaler, stray_scaler
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import check_model
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 __all__ = [
     "Cutter",
@@ -153,10 +156,24 @@ class Replica:
         self._list_tensors()
 
     def local_parameters(self) -> dict[str, torch.Tensor]:
-        """Return this process's parts of the parameters, by name; a write into one counts as a write of its version."""
+        """Return this process's parts of the parameters, by name; a write into one counts as a write of its version.
+
+        An island's next forward pass is of these parts, whatever the last one has left whole.
+        """
         if self.island is None and self._cutter is None:
             return {name: p.detach() for name, p in self.parameters.items()}
+        for module in self._gathering:
+            module.reshard()
         return {name: local_part(p).detach() for name, p in self.parameters.items()}  # a DTensor's detach counts anew
+
+    @cached_property
+    def _gathering(self) -> list["FSDPModule"]:
+        """The island's modules of FSDP2, in which a forward pass without a backward one leaves parameters whole."""
+        if self.island is None:
+            return []
+        from torch.distributed.fsdp import FSDPModule  # a fifth of a second that other workers need not wait
+
+        return [module for module in self.model.modules() if isinstance(module, FSDPModule)]
 
     @property
     def is_cut(self) -> bool:
@@ -276,8 +293,8 @@ class Replica:
     @torch.no_grad()
     def load(self, state: State) -> None:
         """Set parameters and those buffers that ``state`` has."""
-        for name, parameter in self.parameters.items():
-            local_part(parameter).copy_(state[name])
+        for name, part in self.local_parameters().items():
+            part.copy_(state[name])
         for name, buffer in self.model.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
