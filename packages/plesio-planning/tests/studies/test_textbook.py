@@ -35,9 +35,11 @@ def test_every_study_has_results_of_its_solution_with_the_cause(study: Study):
 
 
 @pytest.mark.parametrize("study", EXERCISED, ids=lambda study: study.name)
-def test_its_page_names_the_command_that_prints_them(study: Study):
+def test_its_page_has_the_number_of_the_exercise_by_which_the_command_finds_it(study: Study):
     page = Path(__file__).parents[4] / "docs" / "planning" / "studies" / f"{study.name}.md"
-    assert f"`plesio study {study.exercise}` prints the results" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Study {study.exercise.removeprefix('C.')}: ")
+    assert f"    plesio study {study.name}\n" in text
 
 
 @pytest.mark.parametrize(

@@ -506,7 +506,6 @@ def test_an_error_of_several_workers_is_printed_once(
         ({"REPLICAS": "2", "POLICY": "asp"}, 2, "--policy asp --replicas 2"),
         ({"POLICY": "asp", "ISLAND": "2,1"}, 3, "--policy asp --workers 2 --island 2"),
         ({"CHECKPOINT": "/c", "CHECKPOINT_EVERY": "5 s"}, 2, "--checkpoint /c --every '5 s'"),
-        ({"POLICY": "fsdp"}, 2, None),
         ({"POLICY": "hier:bsp/ssp:2"}, 2, None),
         ({"POLICY": "diloco:8", "ISLAND": "1"}, 2, None),
     ],
