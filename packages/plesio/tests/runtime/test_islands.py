@@ -161,6 +161,7 @@ VARIABLES = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER
     ("sizes", "on_host", "line"),
     [
         ("3", 8, "PLESIO_ISLAND 3: 8 ranks do not divide into islands of 3"),
+        ("16", 8, "PLESIO_ISLAND 16: .* 16 ranks, and there are 8; start 16, .* or write 1, 2, 4 or 8$"),
         ("2,1", 8, "PLESIO_ISLAND 2,1: these are 3 ranks, and there are 8"),
         ("two", 8, "PLESIO_ISLAND two: write the ranks of an island"),
         ("0", 8, "PLESIO_ISLAND 0: write the ranks of an island"),

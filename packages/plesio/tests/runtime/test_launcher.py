@@ -168,6 +168,31 @@ def test_the_others_go_on_when_one_fails_and_the_first_failure_is_the_status(
     assert "plesio: rank 0 ended with status 4" in err
 
 
+def test_those_that_go_on_are_counted_among_the_places_and_not_those_that_were_started_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    script = write_script(
+        tmp_path,
+        """
+        if rank == 0:
+            gone("2")
+        else:
+            pathlib.Path(str(rank)).write_text(str(os.getpid()))
+            sys.exit(3)
+        """,
+    )
+
+    def command(rank: int, worker: int) -> WorkerCommand:
+        environment = {**os.environ, "RANK": str(rank)}
+        return WorkerCommand(rank=rank, argv=[sys.executable, str(script)], environment=environment, worker=worker)
+
+    started_again = iter([[command(2, 1)], []])
+    supervise([command(0, 0), command(1, 1)], prepare=lambda: None, again=lambda worker: next(started_again))
+    lines = [f"plesio: rank {rank} ended with status 3; 1 of 2 go on" for rank in (1, 2)]
+    assert capfd.readouterr().err.splitlines() == lines
+
+
 def test_a_killed_worker_is_named_with_its_signal(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert launch(write_script(tmp_path, "os.kill(os.getpid(), 9)"), num_workers=1) == 128 + signal.SIGKILL
     assert "plesio: rank 0 was killed by SIGKILL\n" in capfd.readouterr().err

@@ -231,6 +231,8 @@ class _Supervisor:
         self._selector.register(signals, selectors.EVENT_READ)
         self._live: list[_Worker] = []
         self._endings: list[WorkerEnding] = []
+        self._num_all = 0
+        """Processes at the start: others take the places of some of them."""
         self._stopped_by: int | None = None
         self._next_signals: deque[int] = deque()
         self._next_signal_s = 0.0
@@ -251,6 +253,7 @@ class _Supervisor:
         self._selector.close()
 
     def start(self, commands: Sequence[WorkerCommand]) -> None:
+        self._num_all = self._num_all or len(commands)
         width = max((len(str(command.rank)) for command in commands), default=0)
         for command in commands:
             words, told = os.pipe()
@@ -288,7 +291,7 @@ class _Supervisor:
                 self._send_next_signal()
                 continue
             if self._errors.due_s <= now_s:
-                self._errors.print(num_live=len(self._live), num_all=len(self._live) + len(self._endings))
+                self._errors.print(num_live=len(self._live), num_all=self._num_all)
             if self._look_s <= now_s:
                 self._end_stopped(now_s)
             self._end_broken(now_s)
@@ -311,7 +314,7 @@ class _Supervisor:
                 self._next_look_s = time.monotonic() + LOOK_S
                 self._look()
         stopped = self._stopped_by is not None
-        self._errors.print(num_live=0, num_all=len(self._endings))
+        self._errors.print(num_live=0, num_all=self._num_all)
         status = self._status() if self._stopped_by is None else 128 + self._stopped_by
         if stopped:
             self._outlet.say("all workers have ended")
@@ -399,7 +402,7 @@ class _Supervisor:
         if words.error is not None and not (mistake and self._stopped_by is not None):
             self._errors.add(worker.rank, words.error, mistake=mistake)
         elif ending.status and self._stopped_by is None and (island is None or is_first):
-            others = f"; {len(self._live)} of {len(self._live) + len(self._endings)} go on" if self._live else ""
+            others = f"; {len(self._live)} of {self._num_all} go on" if self._live else ""
             self._outlet.say(f"{ending}{others}")
 
     def _close(self, worker: _Worker) -> None:

@@ -99,6 +99,12 @@ def island_sizes(text: str, *, num_processes: int, by: str) -> tuple[int, ...]:
         raise ConfigError(f"{by} {text}: write the ranks of an island, as in 2, or of each, as in 2,2,1")
     if len(sizes) == 1 and num_processes % sizes[0]:
         fit = [size for size in range(1, num_processes + 1) if num_processes % size == 0]
+        if sizes[0] > num_processes:
+            there = "there is 1" if num_processes == 1 else f"there are {num_processes}"
+            raise ConfigError(
+                f"{by} {text}: each island has {text} ranks, and {there}; start {text}, or a multiple of that, "
+                f"or write {listed(fit, last='or')}"
+            )
         each = [sizes[0]] * (num_processes // sizes[0]) + [num_processes % sizes[0]]
         raise ConfigError(
             f"{by} {text}: {num_processes} ranks do not divide into islands of {text}; write "
