@@ -53,7 +53,7 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
     """Train, and log each step's samples before it is made, and its clock when it counts.
 
     ``plan``: ``{"kills": [[rank, step, place], ...], "epochs": n, "evaluate": every, "await": a worker that joins,
-    "saves": True, "snapshots": every}``.
+    "saves": True, "snapshots": every, "clip": norm, "scales": True}``.
     """
     rank = int(os.environ["RANK"])
     model, optimizer = build(rank, **OPTIMIZER)
@@ -74,8 +74,10 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
     outcome: dict[str, Any] = {"error": None, "metrics": []}
     options = plesio.JoinOptions(snapshot_every=plan.get("snapshots"))
     saves = {"checkpoint": folder / "saved", "every": "3 steps"} if plan.get("saves") else {}
+    scaler = torch.amp.GradScaler("cpu") if plan.get("scales") else None
+    given = {"policy": policy, "trace": folder / "trace", "options": options, "scaler": scaler, **saves}
     try:
-        with plesio.join(model, optimizer, policy=policy, trace=folder / "trace", options=options, **saves) as session:
+        with plesio.join(model, optimizer, **given) as session:
             same = [id(parameter) for parameter in model.parameters()]
             step = 0
             for _ in range(plan.get("epochs", 1)):
@@ -85,9 +87,13 @@ def survive(*, policy: str, folder: Path, plan: dict[str, Any]) -> dict[str, Any
                     before = session.clock
                     write(clock=before + 1, samples=samples.tolist(), size=dist.get_world_size())
                     loss = F.cross_entropy(model(x), y)
-                    loss.backward()
+                    (loss if scaler is None else scaler.scale(loss)).backward()
                     if killer.place == "between":
                         kill()
+                    if scaler is not None:
+                        scaler.unscale_(optimizer)
+                    if "clip" in plan:
+                        nn.utils.clip_grad_norm_(model.parameters(), plan["clip"])
                     session.step(loss)
                     if session.clock > before:
                         write(counts=session.clock)

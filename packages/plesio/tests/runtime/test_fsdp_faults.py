@@ -1,6 +1,7 @@
 """Real processes under fsdp go on without a lost worker and with a new one, by the numbers of a plain loop."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -60,12 +61,13 @@ def steps_made(folder: Path, *, rests: set[int], mirror: int = 1) -> dict[int, l
     return {clock: [samples for samples, _ in batches[clock].values()] for clock in sorted(batches)}
 
 
-def plain_loop(steps: list[list[list[int]]]) -> dict[str, list[float]]:
+def plain_loop(steps: list[list[list[int]]], *, clip: float) -> dict[str, list[float]]:
     """Make these steps, each of several batches with the mean of their gradients, in one process."""
     model, optimizer = build(0, **programs.OPTIMIZER)
     x, y, _ = programs.data().tensors
     for batches in steps:
         sum(F.cross_entropy(model(x[one]), y[one]) / len(batches) for one in batches).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         optimizer.zero_grad()
     return numbers({name: p.detach() for name, p in model.named_parameters()})
@@ -75,12 +77,14 @@ def result_in(folder: Path) -> RunResult:
     return read_results(folder / "trace" / "results.json")[0]
 
 
-def assert_goes_on(ended: dict[int, Ending], folder: Path, *, lost: set[int], undone: tuple[int, ...] = ()) -> None:
+def assert_goes_on(
+    ended: dict[int, Ending], folder: Path, *, lost: set[int], undone: tuple[int, ...] = (), clip: float = math.inf
+) -> None:
     """Assert that who is left has the numbers of a plain loop, and each sample of the run once."""
     rests = {rank: ending.value for rank, ending in ended.items() if rank not in lost}
     assert all(one is not None and one["error"] is None for one in rests.values()), ended
     steps = steps_made(folder, rests=set(rests))
-    expected = plain_loop([batches for clock, batches in steps.items() if clock not in undone])
+    expected = plain_loop([batches for clock, batches in steps.items() if clock not in undone], clip=clip)
     for rank, one in rests.items():
         assert one["plain"], "the session has left something on the model"
         assert one["same"] or rank >= 3, "parameters are other objects than before"
@@ -104,6 +108,12 @@ def test_the_others_go_on_from_the_copy_of_a_lost_part(place: str, rank: int, tm
     metrics = [ending.value["metrics"] for who, ending in ended.items() if who != rank]
     assert metrics[0] == metrics[1]
     assert all(metric == metric for metric in metrics[0]), "the others evaluated what the loss had broken"
+
+
+@pytest.mark.parametrize(("place", "scales"), [("between", False), ("backward", True)])
+def test_the_others_go_on_where_the_script_clips_and_unscales(place: str, scales: bool, tmp_path: Path):
+    ended = run(tmp_path, kills=[[1, 4, place]], epochs=2, clip=0.5, scales=scales)
+    assert_goes_on(ended, tmp_path, lost={1}, clip=0.5)
 
 
 @pytest.mark.slow
@@ -138,8 +148,8 @@ def test_a_worker_is_lost_after_its_last_step(tmp_path: Path):
 
 
 def test_one_joins_and_another_is_lost(tmp_path: Path):
-    ended = run(tmp_path, joins=True, kills=[[1, 5, "forward"]], epochs=400)
-    assert_goes_on(ended, tmp_path, lost={1})
+    ended = run(tmp_path, joins=True, kills=[[1, 5, "forward"]], epochs=400, clip=0.5)
+    assert_goes_on(ended, tmp_path, lost={1}, clip=0.5)
     assert result_in(tmp_path).workers[-1].worker == 3
 
 

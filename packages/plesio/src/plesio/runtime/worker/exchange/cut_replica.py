@@ -31,6 +31,7 @@ from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.parts import Cut, Giver, Key, gather
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sections import check_sections, sections_of
+from plesio.runtime.worker.exchange.sum_group import SumGroup
 from plesio.runtime.worker.exchange.wrapping import Wrapping
 
 __all__ = ["CutReplica", "Plain"]
@@ -85,7 +86,8 @@ class CutReplica:
     def _wrap(self, group: TorchGroup, *, empty: bool) -> None:
         """Have `fully_shard` cut for this group: the parameters that are there, or ``empty`` ones in their place."""
         self._group = group
-        self._mesh = DeviceMesh.from_group(group.process_group, self._replica.device.type)
+        self._sums = SumGroup(group.process_group)
+        self._mesh = DeviceMesh.from_group(self._sums, self._replica.device.type)
         self._wrapping = Wrapping(self._replica.model)
         for module, names, is_root in self._sections:
             if empty:
@@ -101,6 +103,7 @@ class CutReplica:
         return self._like(name, torch.empty(like.shape, dtype=like.dtype, device=like.device))
 
     def carried_by(self, collectives: FsdpCollectives) -> None:
+        self._sums.carried_by(collectives)
         for number, module in enumerate(self._modules):
             collectives.carry(module, number)
 

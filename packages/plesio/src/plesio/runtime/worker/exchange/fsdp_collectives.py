@@ -9,9 +9,9 @@ another's, parts of different blocks meet. Where these are equally large nobody 
 ends the process, or waits for ever. So in the first step all exchange the name of each collective before it. Later each
 rank keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
 
-**When the group is no more.** These run inside the script's own `model(x)` and `loss.backward()`, which nothing can
-make again. So once one of them fails, all that follow write zeros: the step goes to its end on numbers that mean
-nothing, `assure` raises the error there, and the session makes the step again.
+**When the group is no more.** These run inside the script's own `model(x)` and `loss.backward()`, or where it clips
+(`sum_group.py`), which nothing can make again. So once one of them fails, all that follow write zeros: the step goes to
+its end on numbers that mean nothing, `assure` raises the error there, and the session makes the step again.
 """
 
 import zlib
