@@ -1,13 +1,13 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
-from plesio.protocol.bulk import Initial, Pull, Pulled, Push, Shared, SharedRequest
+from plesio.protocol.bulk import Initial, IslandPart, Pull, Pulled, Push, Shared, SharedRequest
 from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrder, Order, SnapshotOrder
 from plesio.protocol.message import Message, decode, kind_of
-from plesio.protocol.peers import worker_identity
+from plesio.protocol.peers import part_identity, worker_identity
 from plesio.protocol.to_server import PartArrived
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.server.shard import Shard
@@ -200,3 +200,25 @@ def test_another_worker_s_answer_that_fails_is_no_fault_of_the_one_that_asks(mon
     monkeypatch.setattr(Shard, "pull", fail)
     with pytest.raises(ShardFailedError, match="of the server"):
         host.pull(0, after=0, clock=0)
+
+
+def test_an_island_takes_back_a_stage_though_another_begins_the_next_between_its_ranks():
+    host = Host()
+    peers = (worker_identity(1).encode(), part_identity(3).encode())
+    for number, peer in enumerate(peers):
+        rows = ((1, 2 * number, 2, 0, 1),)
+        pull = Pull(after=0, known=None, part=IslandPart(number=number, count=2, sent=rows, received=rows))
+        host.shard.take(replace(host.message(1, pull, clock=0), peer=peer))
+    host.order(CreditOrder(worker=1, clock=1))
+    host.endpoint.bulks.clear()
+
+    request = SharedRequest(snapshot=None, optimizer=False)
+    first, second = (replace(host.message(1, request, clock=0, request=1), peer=peer) for peer in peers)
+    assert host.shard.take(first) is None
+    initial = Initial(slices=LAYOUT.rows(0), update="delta", optimizer=None, state=None)
+    host.shard.take(host.message(0, initial, clock=0, payload=np.arange(4, dtype=np.float32)))
+    host.endpoint.bulks.clear()
+    assert host.shard.take(second) == request
+    host.shard.share(second, request, snapshots=())
+    answers = {peer: payload.view(np.float32).tolist() for peer, _, _, payload in host.endpoint.bulks}
+    assert answers == {peers[0]: [0.0, 1.0], peers[1]: [2.0, 3.0]}

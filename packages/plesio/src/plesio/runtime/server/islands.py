@@ -54,8 +54,7 @@ class Islands:
         come[part.number] = Told(bulk, message, part)
         return None if len(come) < part.count else tuple(told for _, told in sorted(self._gathering.pop(key).items()))
 
-    def forget(self) -> list[Bulk]:
-        """Forget messages of which parts are missing; returns what has come of them."""
-        bulks = [told.bulk for come in self._gathering.values() for told in come.values()]
-        self._gathering.clear()
-        return bulks
+    def forget(self, *, but: type[BulkFromWorker] | None = None) -> list[Bulk]:
+        """Forget messages of which parts are missing, but those of one kind; returns what has come of them."""
+        gone = [key for key in self._gathering if key[1] is not but]
+        return [told.bulk for key in gone for told in self._gathering.pop(key).values()]

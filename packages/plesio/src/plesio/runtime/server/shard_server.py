@@ -167,7 +167,8 @@ class ShardServer:
         if not initial.again:
             make: type[Shard] = import_module(_SHARD).Shard
             shard = make.of(initial, payload, allocate=self._endpoint.stage)
-            self.end_run()
+            # another island may be about to take back what the stage before came to, which this one brings
+            self.end_run(but=SharedRequest)
             self._shard = shard
         elif self._shard is None:
             return
@@ -185,10 +186,10 @@ class ShardServer:
         if self._shard is not None and worker is not None:
             self._shard.forget(worker)
 
-    def end_run(self) -> None:
-        """Forget the parameters: the next run brings its own."""
+    def end_run(self, *, but: type[SharedRequest] | None = None) -> None:
+        """Forget the parameters: the next run or stage brings its own. An island's halves of one kind may stay."""
         self._shard, self._halted, self._samples = None, False, 0
-        for bulk in self._islands.forget():
+        for bulk in self._islands.forget(but=but):
             self._endpoint.release(bulk)
         for kept in (self._pushes, self._decided, self._credit, self._waiting, self._refused, self._shares):
             kept.clear()
