@@ -135,13 +135,9 @@ def join(
     one = as_one(model, optimizer)
     island = island_of(asked, options, place=place, saves=setting is not None)
     chosen = stoppable(asked, setting)
-    if place is not None and island is not None:
-        place = place.as_island()
     replica = Replica(model, one, scaler=scaler, island=island)
     if around is not None and around.on_join is not None:
         around.on_join(model, one)
-    if place is not None:
-        _check(chosen, replica, place=place, racks=racks)
     introduce(0 if place is None else place.rank)
     _log.info("joins under %s", chosen.title)
     callbacks = Callbacks()
@@ -269,6 +265,9 @@ class _Run:
 
     def among_others(self, place: WorkerPlace, *, racks: Racks, total_samples: int | None) -> Session:
         """Make the session of a worker of the job that the options name; else of one that ends with the session."""
+        _check(self.policy, self.replica, place=place, racks=racks)
+        if self.replica.island is not None:
+            place = place.as_island()
         in_job = partial(self._in_job, racks=racks, total_samples=total_samples)
         if self.options.job is not None:
             return in_job(self.options.job, owns_job=False)
