@@ -141,6 +141,11 @@ def test_steps_since_the_last_copies_are_made_again(tmp_path: Path):
     assert_goes_on(ended, tmp_path, lost={1}, undone=(4, 5))
 
 
+def test_no_steps_of_a_loop_that_is_over_are_lost(tmp_path: Path):
+    ended = run(tmp_path, policy="fsdp,mirror=20", kills=[[1, 9, "forward"]], epochs=2)  # a loop has eight
+    assert_goes_on(ended, tmp_path, lost={1})
+
+
 @pytest.mark.slow
 def test_a_worker_is_lost_after_its_last_step(tmp_path: Path):
     ended = run(tmp_path, kills=[[1, 0, "end"]])

@@ -193,8 +193,12 @@ class Recovery:
         """Tell whether all stop here for others; then the exchanges under way have been finished."""
         if not self._exchange.meets or not self._world.stops_after(self._steps.finished):
             return False
-        self._exchange.settle()
+        self.settle()
         return True
+
+    def settle(self) -> None:
+        """Finish the exchanges under way, after which a loss takes no steps away. All call it after the same step."""
+        self._exchange.settle()
 
     def recover(self, *, plan: int, samples: int) -> None:
         """Return when this worker has gone on in a new group; `StepClock` says from where.

@@ -91,11 +91,10 @@ class Session:
             schedules=self._schedules,
             between=BetweenSteps(self._times, steps=steps, replica=replica, policy=parts.policy, saver=saver),
             timeline=timeline,
-            on_whole=self._compare,
+            on_whole=self._whole,
         )
-        self._finished, self.is_open = False, True
+        self._finished, self.is_open, self._registered = False, True, list[Stateful]()
         self._not_asked: tuple[Metric, Goals] | None = None  # what rank 0 has evaluated in this worker's place
-        self._registered: list[Stateful] = []
         self._keepers = [one for one in (saver, handover) if one is not None]
         for one in self._keepers:
             one.adds(lambda: self._past.values(training_s=self._times.elapsed_s, **self._loops.so_far()))
@@ -284,11 +283,13 @@ class Session:
             finally:
                 self._timeline.evaluate(begun_s, self._timeline.now_s(), clock=self.clock)
 
-    def _compare(self) -> None:
-        """Find out a replica that has become another one, where all workers are at one point."""
+    def _whole(self) -> None:
+        """End a loop: find out a replica that has become another one, and copy parts, as no step is made again."""
         if self._equality is not None:
             with self._times.stopped(), self._replica.changes.put_back(), self._timeline.meter.within("evaluation"):
                 self._together(self._equality.compare)
+                if self._recovery is not None and self.policy.shards:
+                    self._together(self._recovery.settle)
 
     def _evaluated(self, metric: Metric, goal: Goals, number: int | None) -> Found:
         if self._equality is not None:
