@@ -133,7 +133,7 @@ class Sharding(CutReplica):
             "generation": point.generation,
             "number": point.number,
             "workers": list(point.workers),
-            "cuts": [[*cut.key, str(cut.dtype).removeprefix("torch."), list(cut.shape)] for cut in point.cuts],
+            "cuts": [tuple(cut) for cut in point.cuts],
             "plain": point.plain,
             "plain_on": _device_of(point.plain),
             "buffers": point.buffers,
@@ -160,7 +160,7 @@ class Sharding(CutReplica):
         point, device, size = self._share_of(told, worker=workers[group.rank]), self._replica.device, group.size
         plain: Plain = _placed(told, device=device) if point is None else point.plain
         gives = [] if point is None else list(point.parts.values())
-        cuts = [Cut((name, key), getattr(torch, dtype), tuple(shape)) for name, key, dtype, shape in told["cuts"]]
+        cuts = [Cut(*cut) for cut in told["cuts"]]
         parts = {
             rank: RankPart(cuts, rank=rank, num_ranks=size, device=device)
             for rank in (group.rank, *([(group.rank - 1) % size] if self._mirrored else []))
