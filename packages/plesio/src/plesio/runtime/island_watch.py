@@ -1,8 +1,9 @@
 """How an island's leader wakes its other ranks, which no server tells that their rail is no more.
 
 A rank whose peer on its rail has ended is woken by its own connections. One whose peer has stopped is not, nor one of
-which Gloo has forgotten a collective. So the leader, whom the server tells, leaves a note in the job's key-value store,
-and the others look for it, each in a thread and by a connection of its own: the training thread may wait in another.
+which Gloo has forgotten a collective. So when the server tells the leader, it leaves a note in the job's key-value
+store, and the others look for it, each in a thread and by a connection of its own: the training thread may wait in
+another.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ class IslandWatch:
     """One rank's end, for one generation of its rail.
 
     Args:
-        place: Its place; not the leader's rank looks from now on.
+        place: Its place; unless it leads, it looks from now on.
         job: The job's name.
         generation: The rail's.
         on_cut: Called once when the leader has been cut off; not where the store is gone.

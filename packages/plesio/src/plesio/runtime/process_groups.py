@@ -104,7 +104,7 @@ class ProcessGroups:
     def group(self, device_type: str, *, rack: int) -> TorchGroup:
         """Return the group of all ranks that the job began with, made at the first call (all of them call it).
 
-        Of an island's rank it is the group of its number in all islands.
+        For an island's rank it is the group of its number in all islands.
         """
         if self._place.island is not None:
             self._group = self._group or self._rail(rack=rack)

@@ -82,8 +82,8 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         files: Those that it has written.
-        ranks: Those of its worker; the first one's report tells of the others.
-        places: What of them is where.
+        ranks: The number of its worker's; the first one's report tells of the others.
+        places: Places of values and boxes in them.
         report: Its totals by then, where they go into the state of server 0.
         error: Why it has not written its part.
     """

@@ -104,7 +104,7 @@ def placing(replica: Replica) -> Place:
 def load(replica: Replica, state: Mapping[str, Any]) -> None:
     """Set a replica to what `plesio.runtime.checkpoints.reading.read` gave of this model and optimizer.
 
-    Of a replica in parts it was read as `placing` says.
+    For a replica in parts it was read as `placing` says.
     """
     replica.model.load_state_dict(dict(state["model"]))
     load_optimizer_state(replica, state["optimizer"]["state"])

@@ -58,7 +58,7 @@ class CompressedPulls:
             among: Indices of those that may be copied; None: all.
             compressed: The compression.
             version: The parameters'.
-            parts: Of each of the worker's ranks, the part of every slice's tensor; None: all.
+            parts: For each of the worker's ranks, the part of every slice's tensor; None: all.
 
         Returns:
             The indices, and what each rank is sent of them (uint8); None if they cannot be sent so.

@@ -44,8 +44,8 @@ def values_of(
     Args:
         payloads: One worker's, or those of an island's ranks.
         slices: The shard's.
-        of: What was sent, for errors.
-        num_steps: What is compressed is divided by it.
+        of: Name of what was sent, for errors.
+        num_steps: Divisor of compressed values, which are sums over so many steps.
 
     Raises:
         ExchangeError: A payload is not as long as its slices, or cannot be read.

@@ -184,7 +184,7 @@ class Shard:
         """Keep an update until the policy decides on it.
 
         A worker's payload is kept until it is applied or dropped, those of an island's ranks are copied. ``groups`` are
-        the optimizer's options, where they changed. What is compressed of gradients is their sum over ``num_steps``.
+        the optimizer's options, where they changed. Compressed gradients are sums over ``num_steps``.
 
         Raises:
             ExchangeError: A payload is not as long as its slices, or cannot be read.
@@ -283,10 +283,10 @@ class Shard:
             worker: It gets them.
             compressed: Encode how the parameters have changed since the worker's last pull, if it has made one; the
                 rest comes with the next. In full if it cannot be sent so, or from a version below 0.
-            parts: Of each of the worker's ranks, the part of every slice's tensor that it gets; None for all.
+            parts: For each of the worker's ranks, the part of every slice's tensor that it gets; None for all.
 
         Returns:
-            What each rank gets.
+            The parts that each rank gets.
         """
         if compressed is not None and known_version is not None and known_version >= 0:
             changes = self._pulls.changes(worker, among, compressed, version=self.version, parts=parts)

@@ -10,7 +10,7 @@ Samples that a step had not brought into any replica are dealt out again, each s
    others copy it; if each has trained by itself since the last averaging, all take the mean of what they have become.
 2. The leader, one of them, reports the rest of the plan: rounds that no worker began, and those parts of rounds that
    are in no source's replica, such as what a lost worker had trained on since the last averaging.
-   A replica in parts is put together by all, each of whom takes a new part (`plesio.runtime.worker.exchange.sharding`).
+   A replica in parts is put together by all, and each takes a new part (`plesio.runtime.worker.exchange.sharding`).
 3. Only then does anything change, on each worker at once; one that is cut off before is as it was.
 
 One that *joins* stops without a position and takes all from the leader (`plesio.runtime.worker.handover`). The others

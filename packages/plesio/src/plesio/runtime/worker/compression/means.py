@@ -176,7 +176,7 @@ class GatheredMean:
 class ScatteredMean:
     """Each rank sums up an n-th of the payloads, and what it finds is encoded once more and gathered.
 
-    As 1-bit Adam has it (Tang et al. 2021, section 4.3). With feedback, what the second encoding leaves out is in the
+    1-bit Adam does so (Tang et al. 2021, section 4.3). With feedback, what the second encoding leaves out is in the
     residual of the rank that did it.
 
     Args:

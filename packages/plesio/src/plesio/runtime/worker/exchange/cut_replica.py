@@ -1,10 +1,10 @@
 """A replica that is cut among the ranks of a group by torch's FSDP2, and whole when that is asked for.
 
 Between steps each rank has a part of every parameter (a ``DTensor``, as `fully_shard` makes it), and the optimizer's
-groups hold these parts, so what it remembers is in parts too. Where the whole is needed all ranks gather it:
+groups hold these parts, so what it remembers is in parts too. All ranks gather the whole where it is needed:
 
 - the whole parameters, on the rank that evaluates (`state`, then `loaded` there alone);
-- model and optimizer whole on every rank, for as long as somebody reads or sets them (`gathered`);
+- model and optimizer whole on every rank, for as long as they are read or set (`gathered`);
 - the whole parameters for good, at the end (`whole`, then `undo`).
 
 A buffer is each rank's own, as torch has it, and rank 0's counts for all where the state is gathered.

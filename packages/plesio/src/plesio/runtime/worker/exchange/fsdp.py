@@ -5,7 +5,7 @@ the model is gathered before its forward pass and, but for the root, again befor
 reduce-scattered behind that. On CPUs they run one after the other with the computing. So the time that a rank was
 inside them is not one span: `ready_s` is put as far before the step's end as they have taken.
 
-A part of the mean gradient is on one rank alone, so nobody sees by himself whether all of it is finite. At each step
+A part of the mean gradient is on one rank alone, so no rank can tell alone whether all of it is finite. At each step
 all gather two numbers of each: whether its part is, and a checksum of the collectives that it has taken part in.
 """
 

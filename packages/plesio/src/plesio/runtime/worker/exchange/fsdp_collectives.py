@@ -1,13 +1,13 @@
 """The collectives of FSDP2, done so that their bytes, times and order are known.
 
 **Reduce-scatter on CPUs.** Gloo's is an all-reduce of which each rank keeps its part, so it sends twice what it must
-(measured, docs/log.md). Here the parts go straight to whom they belong, an all-to-all, and each rank adds up its own
-in the order of the ranks: ``(n-1)/n`` of the gradient, as a ring would send. The sum is the same on every run.
+(measured, docs/log.md). Here the parts go straight to the ranks that they belong to, an all-to-all, and each rank adds
+up its own in the order of the ranks: ``(n-1)/n`` of the gradient, as a ring would send. All runs have the same sum.
 
 **Which ones.** Collectives are distinguished by their order alone. If one worker's step goes through other blocks than
-another's, parts of different blocks meet. Where these are equally large nobody would notice; where they are not, Gloo
-ends the process, or waits for ever. So in the first step all exchange the name of each collective before it. Later each
-rank keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
+another's, parts of different blocks meet. If these are equally large, no error shows it; if they are not, Gloo ends the
+process, or waits for ever. So in the first step all exchange the name of each collective before it. Later each rank
+keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
 
 **When the group is no more.** These run inside the script's own `model(x)` and `loss.backward()`, or where it clips
 (`sum_group.py`), which nothing can make again. So once one of them fails, all that follow write zeros: the step goes to

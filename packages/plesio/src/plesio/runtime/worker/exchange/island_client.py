@@ -47,7 +47,7 @@ class IslandClient(StoreClient):
         self._island = island
 
     def divide(self, layout: SliceLayout, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Agree with the other ranks on who sends and receives what of the layout, once; see `IslandLayout.of`.
+        """Agree with the other ranks on what of the layout each sends and receives, once; see `IslandLayout.of`.
 
         The first request for the parameters tells the servers.
         """

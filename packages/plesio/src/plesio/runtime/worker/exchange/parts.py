@@ -77,10 +77,10 @@ class Giver(NamedTuple):
 
 
 def givers_of(former: Sequence[int], workers: Sequence[int], *, mirrored: bool) -> list[Giver]:
-    """Find who of the present workers gives each part that was cut for the former ones.
+    """Find which of the present workers gives each part that was cut for the former ones.
 
     Raises:
-        WorkerLostError: A part is lost with its worker, and nobody who is left has a copy.
+        WorkerLostError: A part is lost with its worker, and none that is left has a copy.
 
     >>> givers_of([0, 1, 2], [0, 2, 3], mirrored=True)
     [Giver(rank=0, place=0), Giver(rank=1, place=1), Giver(rank=1, place=0)]
@@ -119,7 +119,7 @@ def gather(
     """Put tensors together, one collective for those of a dtype; all of the group call it and have all of each.
 
     Args:
-        cuts: Of these tensors.
+        cuts: The tensors.
         group: The present one.
         gives: The parts that this rank gives, by their places.
         givers: For each part the rank that gives it.

@@ -6,8 +6,8 @@ parts of it (`Sharding.stage`). When all have that, each cuts its model anew (th
 **Mirrors.** The part of a lost worker must be with somebody. With ``mirrored`` each rank keeps a copy of its own part
 and of the previous rank's, as they were at one step (a *point*). All go back to that step when one is lost.
 
-A point holds good once a collective has shown that all have it, and until then the one before is kept too. So whoever
-knows that a point holds good may count on every other rank for it, whatever the others know. The parts that were staged
+A point holds good once a collective has shown that all have it, and until then the one before is kept too. So once the
+collective has ended on one rank, every rank has the point, even where it failed on others. The parts that were staged
 for another group are such a point.
 """
 
@@ -32,9 +32,9 @@ class _Point:
     """One rank's share of the replica at one step.
 
     Attributes:
-        generation: Of the group that it was cut for.
+        generation: The generation of the group that it was cut for.
         number: Its number in that group.
-        workers: Those of the group, by rank.
+        workers: The group's, by rank.
         parts: By rank: this one's, and then the previous one's where parts are mirrored.
         cuts: All that is cut.
         plain: By parameter, what the optimizer remembers that is not cut, and equal on all ranks.
@@ -51,7 +51,7 @@ class _Point:
 
 
 class Sharding(CutReplica):
-    """The cutter of a replica.
+    """A replica's parts, which go on from one group to the next.
 
     Args:
         blocks: Classes of modules that are gathered one at a time; none are those of lists.
@@ -84,7 +84,7 @@ class Sharding(CutReplica):
         """Make a point of this step: copies of this rank's part and of the previous one's. All call it.
 
         Raises:
-            RuntimeError: The group is no more; the point before holds good, here and wherever nobody knows of this one.
+            RuntimeError: The group is no more; the point before holds good, unless another rank's collective has ended.
         """
         self._fold()
         cuts, group = self._cuts(state=True), self._group
@@ -127,7 +127,7 @@ class Sharding(CutReplica):
         return self._point(cuts, {self._group.rank: self._own(cuts)}, number=0)
 
     def describe(self) -> dict[str, Any]:
-        """Describe the point that holds good, as plain values and tensors, to those who go on from it."""
+        """Describe the point that holds good, as plain values and tensors, for all that go on from it."""
         point = self._latest()
         return {
             "generation": point.generation,
@@ -145,7 +145,7 @@ class Sharding(CutReplica):
         if worker not in told["workers"]:
             return None
         if staged is not None and (staged.generation, staged.number) == (told["generation"], told["number"]):
-            self._kept = staged  # somebody knows that it holds good
+            self._kept = staged  # it holds good: on another rank the collective has ended
         return self._latest()
 
     @torch.no_grad()
