@@ -14,7 +14,7 @@ import plesio
 from plesio.core.errors import ConfigError, DataError
 from plesio.runtime.checkpoints import folder as folders
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
-from plesio.runtime.checkpoints.part_reports import PartReport, await_reports
+from plesio.runtime.checkpoints.part_reports import PartReport, Seat, await_reports
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 
 Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
@@ -139,17 +139,17 @@ def test_what_a_worker_says_is_json_and_can_run_nothing(tmp_path: Path):
     never = tmp_path / "never"
     (tmp_path / "report-0.json").write_bytes(b"cos\nsystem\n(S'touch " + bytes(never) + b"'\ntR.")
     with pytest.raises(msgspec.DecodeError):
-        await_reports(tmp_path, ["0"], patience_s=lambda: 0.1)
+        await_reports(tmp_path, [Seat(0)], patience_s=lambda: 0.1)
     assert not never.exists()
 
 
 def test_others_are_not_waited_for_when_one_cannot_write_or_is_lost(tmp_path: Path):
     (tmp_path / "report-0.json").write_bytes(msgspec.json.encode(PartReport(error="No space left on device")))
     with pytest.raises(DataError, match="worker 0 could not write its part: No space left"):
-        await_reports(tmp_path, ["0"], patience_s=lambda: 600.0)
+        await_reports(tmp_path, [Seat(0)], patience_s=lambda: 600.0)
     (tmp_path / "report-0.json").write_bytes(msgspec.json.encode(PartReport()))
     with pytest.raises(DataError, match="worker 1 was lost before it had written its part"):
-        await_reports(tmp_path, ["0", "1"], patience_s=lambda: 600.0, lost={1})
+        await_reports(tmp_path, [Seat(0), Seat(1)], patience_s=lambda: 600.0, lost={1})
 
 
 def test_a_place_where_no_checkpoint_can_be_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

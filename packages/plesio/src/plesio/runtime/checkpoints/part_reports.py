@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -51,9 +51,13 @@ class Seat:
         return cls(worker) if island is None else cls(worker, island.rank, island.size)
 
     @property
-    def others(self) -> list[str]:
-        """The names of the ranks that the first one of an island waits for."""
-        return [str(Seat(self.worker, rank, self.size)) for rank in range(1, self.size)]
+    def others(self) -> list["Seat"]:
+        """The ranks that the first one of an island waits for."""
+        return [Seat(self.worker, rank, self.size) for rank in range(1, self.size)]
+
+    @property
+    def described(self) -> str:
+        return f"rank {self.rank} of worker {self.worker}" if self.rank else f"worker {self.worker}"
 
     def __str__(self) -> str:
         return str(self.worker) if self.rank == 0 else f"{self.worker}.{self.rank}"
@@ -95,8 +99,8 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def _path(part: Path, name: str) -> Path:
-    return part / f"report-{name}.json"
+def _path(part: Path, seat: Seat) -> Path:
+    return part / f"report-{seat}.json"
 
 
 def could_not_be_written(folder: Folder, error: Exception) -> str:
@@ -112,17 +116,17 @@ def write_report(part: Path, seat: Seat, report: PartReport) -> None:
     unfinished = part / f"report-{seat}.part"
     with HashedFile(unfinished) as file:
         file.write(msgspec.json.encode(report))
-    unfinished.rename(_path(part, str(seat)))
+    unfinished.rename(_path(part, seat))
 
 
 def await_reports(
-    part: Path, names: Sequence[str], *, patience_s: Callable[[], float], lost: Collection[int] = ()
-) -> dict[str, PartReport]:
+    part: Path, seats: Sequence[Seat], *, patience_s: Callable[[], float], lost: Collection[int] = ()
+) -> dict[Seat, PartReport]:
     """Wait for the reports of all these processes, and of the other ranks of theirs; return them, and remove them.
 
     Args:
         part: The checkpoint's folder.
-        names: As `Seat` writes them.
+        seats: The processes.
         patience_s: Seconds to wait for the missing reports, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
 
@@ -130,35 +134,26 @@ def await_reports(
         DataError: One could not write its part, was lost, or has left no report for too long.
     """
     patience, deadline_s = 0.0, 0.0
-    reports: dict[str, PartReport] = {}
-    awaited, waiting = list(names), list(names)
+    reports: dict[Seat, PartReport] = {}
+    awaited, waiting = list(seats), list(seats)
     while waiting:
-        there = [name for name in waiting if _path(part, name).exists()]
-        reports |= {name: msgspec.json.decode(_path(part, name).read_bytes(), type=PartReport) for name in there}
-        firsts = [Seat(int(name), size=reports[name].ranks) for name in there if name.isdecimal()]
+        there = [seat for seat in waiting if _path(part, seat).exists()]
+        reports |= {seat: msgspec.json.decode(_path(part, seat).read_bytes(), type=PartReport) for seat in there}
+        firsts = [replace(seat, size=reports[seat].ranks) for seat in there if seat.rank == 0]
         more = [other for first in firsts for other in first.others]
         awaited += more
-        waiting = [name for name in waiting if name not in there] + more
+        waiting = [seat for seat in waiting if seat not in there] + more
         if patience != (patience := patience_s()):
             deadline_s = time.monotonic() + patience
-        if time.monotonic() > deadline_s or all(_worker(name) in lost for name in waiting):
+        if time.monotonic() > deadline_s or all(seat.worker in lost for seat in waiting):
             break
         time.sleep(_LOOK_S)
-    for name in awaited:
-        if name not in reports and _worker(name) in lost:
-            raise DataError(f"{_described(name)} was lost before it had written its part")
-        if name not in reports:
-            raise DataError(f"{_described(name)} has not written its part")
-        if reports[name].error is not None:
-            raise DataError(f"{_described(name)} could not write its part: {reports[name].error}")
-        _path(part, name).unlink()
+    for seat in awaited:
+        if seat not in reports and seat.worker in lost:
+            raise DataError(f"{seat.described} was lost before it had written its part")
+        if seat not in reports:
+            raise DataError(f"{seat.described} has not written its part")
+        if reports[seat].error is not None:
+            raise DataError(f"{seat.described} could not write its part: {reports[seat].error}")
+        _path(part, seat).unlink()
     return reports
-
-
-def _worker(name: str) -> int:
-    return int(name.partition(".")[0])
-
-
-def _described(name: str) -> str:
-    worker, _, rank = name.partition(".")
-    return f"rank {rank} of worker {worker}" if rank else f"worker {worker}"

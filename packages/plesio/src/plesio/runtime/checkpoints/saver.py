@@ -13,7 +13,7 @@ from plesio.protocol.figures import Report
 from plesio.protocol.to_worker import ServerState
 from plesio.runtime.checkpoints import reading, tensors, worker
 from plesio.runtime.checkpoints.folder import HashedFile, Manifest, OptimizerRecord
-from plesio.runtime.checkpoints.part_reports import PartReport
+from plesio.runtime.checkpoints.part_reports import PartReport, Seat
 from plesio.runtime.checkpoints.trained_with import check_plain
 from plesio.runtime.checkpoints.writing import CheckpointPart, Writer
 from plesio.runtime.worker.exchange.replica import Replica
@@ -104,7 +104,7 @@ class CheckpointSaver:
     def _finish(
         self,
         folder: Path,
-        reports: Mapping[str, PartReport],
+        reports: Mapping[Seat, PartReport],
         *,
         point: QuiescentPoint,
         share: tensors.Share,
@@ -116,7 +116,7 @@ class CheckpointSaver:
             reading.check(folder)
         records = json.loads(server_state.text)
         # what a worker has done by here it may not have reported to the server yet
-        of_workers = {name: one.report for name, one in reports.items() if name.isdecimal()}
+        of_workers = {str(seat): one.report for seat, one in reports.items() if seat.rank == 0}
         records["ledger"]["reports"] |= msgspec.to_builtins(of_workers)
         with HashedFile(folder / "books.json") as file:
             file.write(json.dumps(records).encode())

@@ -46,8 +46,8 @@ NICENESS = 5
 CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
 """At the run's end others may take this much longer to write, and so many times as long, as this worker."""
 
-Finish = Callable[[Path, Mapping[str, PartReport]], Manifest]
-"""Writes what is common into the folder, given the reports of all by name; returns the manifest of that alone."""
+Finish = Callable[[Path, Mapping[Seat, PartReport]], Manifest]
+"""Writes what is common into the folder, given the reports of all; returns the manifest of that alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,17 +211,17 @@ class _Writing:
             if not leads:
                 write_report(self.folder, self.writer.seat, PartReport(error=str(error)))
             elif not self.has_reports:
-                self._await_reports([*map(str, part.workers[1:]), *self.writer.seat.others])
+                self._await_reports([*map(Seat, part.workers[1:]), *self.writer.seat.others])
         if leads:
             self.writer.folder.give_up(part.clock)
 
-    def _await_reports(self, names: Sequence[str]) -> dict[str, PartReport]:
+    def _await_reports(self, seats: Sequence[Seat]) -> dict[Seat, PartReport]:
         assert self.folder is not None, "it has been begun"
         self.has_reports = True
-        return await_reports(self.folder, names, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
+        return await_reports(self.folder, seats, patience_s=lambda: self.writer.patience_s, lost=self.writer.lost)
 
     def _commit(self, part: CheckpointPart) -> None:
-        reports = self._await_reports(list(map(str, part.workers)))
+        reports = self._await_reports(list(map(Seat, part.workers)))
         assert self.folder is not None, "it has been begun"
         assert part.finish is not None, "this worker leads"
         if self.before is not None:
