@@ -49,31 +49,37 @@ def island_of(policy: Policy, options: JoinOptions, *, place: WorkerPlace | None
     found = asked_for(place)
     if found is None:
         return None
-    if place is not None and (policy.adapts or policy.inner is not None):
-        why = "islands do not change their policy" if policy.adapts else "islands are in no racks"
-        raise ConfigError(
-            f"{policy.spec}: {why}; write one that stays, as in --policy diloco:10,exchange=store (join(policy=...)): "
-            "diloco, local_sgd, ssp or asp"
-        )
-    if place is not None and policy.exchange == "collective" and (policy.update == "gradient" or policy.hook):
-        raise ConfigError(
-            f"{policy.spec} cannot train islands, whose ranks hold parts of a replica; use local_sgd or diloco, or a "
-            "policy on the store (ssp, asp)"
-        )
-    if place is not None and not policy.compression.cuts:
-        raise ConfigError(
-            f"{policy.spec}: {policy.compression.spec} factors whole matrices, of which an island's ranks have parts; "
-            "use compress=qsgd:8, or topk"
-        )
-    if place is not None and place.late and policy.exchange != "store":
-        raise ConfigError(f"no island can join {policy.spec} while it runs; one can with exchange=store")
-    if place is not None and place.late and saves:
-        raise ConfigError("no island can join a run with checkpoints; start such a run with all its islands")
+    if place is not None:
+        _check(policy, place, saves=saves)
     if options.num_replicas > 1:
         raise ConfigError("islands train with one server a host: leave out replicas (--replicas)")
     if options.job is not None:
         raise ConfigError("islands train in a job that join makes itself, and under no simulation: leave job out")
     return found
+
+
+def _check(policy: Policy, place: WorkerPlace, *, saves: bool) -> None:
+    """Refuse what islands cannot do in a job."""
+    if policy.adapts or policy.inner is not None:
+        why = "islands do not change their policy" if policy.adapts else "islands are in no racks"
+        raise ConfigError(
+            f"{policy.spec}: {why}; write one that stays, as in --policy diloco:10,exchange=store (join(policy=...)): "
+            "diloco, local_sgd, ssp or asp"
+        )
+    if policy.exchange == "collective" and (policy.update == "gradient" or policy.hook):
+        raise ConfigError(
+            f"{policy.spec} cannot train islands, whose ranks hold parts of a replica; use local_sgd or diloco, or a "
+            "policy on the store (ssp, asp)"
+        )
+    if not policy.compression.cuts:
+        raise ConfigError(
+            f"{policy.spec}: {policy.compression.spec} factors whole matrices, of which an island's ranks have parts; "
+            "use compress=qsgd:8, or topk"
+        )
+    if place.late and policy.exchange != "store":
+        raise ConfigError(f"no island can join {policy.spec} while it runs; one can with exchange=store")
+    if place.late and saves:
+        raise ConfigError("no island can join a run with checkpoints; start such a run with all its islands")
 
 
 @checked
@@ -97,9 +103,8 @@ def island() -> Island:
         return _made[0]
     place = WorkerPlace.from_environment()
     own = None if place is None else place.island
-    rank, size, worker = (0, 1, 0) if own is None or place is None else (own.rank, own.size, place.rank)
-    if place is not None and own is None:
-        worker = place.rank
+    worker = 0 if place is None else place.rank
+    rank, size = (0, 1) if own is None else (own.rank, own.size)
     if dist.is_initialized():
         if dist.get_world_size() != size:
             raise ConfigError(
