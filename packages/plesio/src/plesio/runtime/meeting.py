@@ -13,7 +13,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from plesio.core.errors import TransportError
 from plesio.runtime.worker.environment import WorkerPlace
-from plesio.runtime.worker.exchange.group import CutOffError
+from plesio.runtime.worker.exchange.group import CutOffError, connect
 
 __all__ = ["REGROUP_TIMEOUT", "StoreBoard", "gloo_interface", "gpu_of", "meet", "meeting_store", "process_group"]
 
@@ -68,10 +68,9 @@ def process_group(
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_nccl else "gloo", store=store, rank=rank, world_size=len(gpus), timeout=timeout
     )
-    dist.barrier()  # connections are made at the first use
     world = dist.group.WORLD
     assert world is not None
-    dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, world)
+    connect(world)
     return world
 
 

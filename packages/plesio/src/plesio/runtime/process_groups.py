@@ -16,7 +16,7 @@ from plesio.runtime.rendezvous import Rendezvous
 from plesio.runtime.transport import TcpTraffic
 from plesio.runtime.transport.tcp_traffic import present_ends
 from plesio.runtime.worker.environment import WorkerPlace
-from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
+from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup, connect
 
 __all__ = ["ProcessGroups"]
 
@@ -96,8 +96,7 @@ class ProcessGroups:
                 timeout=timeout,
             )
             world.pg_group_ranks[ranks] = {place.island.rank: rank}
-            dist.barrier(group=ranks)  # connections are made at the first use
-        distributed_c10d._set_pg_timeout(dist.default_pg_timeout, ranks)
+            connect(ranks)
         self._watch = IslandWatch(place, self._rendezvous.job, generation=self.generation, on_cut=self._wake)
         return TorchGroup(ranks, rack=rack, tells_late=True)
 

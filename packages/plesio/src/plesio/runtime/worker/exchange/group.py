@@ -37,6 +37,7 @@ __all__ = [
     "broadcast_bytes",
     "broadcast_metric",
     "broadcast_text",
+    "connect",
     "takes_blame",
 ]
 
@@ -123,6 +124,12 @@ class Group(Summing, Protocol):
             The group that this rank is in, the same for the same parts; None if it is in none.
         """
         ...
+
+
+def connect(group: dist.ProcessGroup) -> None:
+    """Open a new group's connections, by a first use that must end within its timeout; from then on it has torch's."""
+    dist.barrier(group=group)
+    dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, group)
 
 
 class _TorchWork:
@@ -271,8 +278,7 @@ class TorchGroup:
                 groups = [dist.new_group(list(part), timeout=SPLIT_TIMEOUT) for part in key]  # every rank makes all
                 own = next((group for group, part in zip(groups, key, strict=True) if self.rank in part), None)
                 if own is not None:
-                    dist.barrier(group=own)  # connections are made at the first use
-                    dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, own)
+                    connect(own)
             self._parts[key] = None if own is None else TorchGroup(own, rack=self.rack)
             self.enter()  # what would have woken this rank came before the part's connections were known
         return self._parts[key]
