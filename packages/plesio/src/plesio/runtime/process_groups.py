@@ -70,7 +70,8 @@ class ProcessGroups:
             raise ConfigError(f"islands of {', '.join(sizes)} ranks cannot average their parts; use exchange=store")
         timeout = datetime.timedelta(seconds=meeting.meet_s)
         try:
-            return self._form_rail(PrefixStore(at, meeting.store), self.members, name=at, timeout=timeout, rack=rack)
+            own = PrefixStore(f"{at}/{place.island.rank}", meeting.store)
+            return self._form_rail(own, self.members, name=at, timeout=timeout, rack=rack)
         except RuntimeError as error:
             raise TransportError(f"another island has not come ({str(error).splitlines()[0]})") from error
 
@@ -91,7 +92,7 @@ class ProcessGroups:
                 rank,
                 [],
                 "gloo",
-                PrefixStore(str(place.island.rank), store),
+                store,
                 group_name=GroupName(f"{self._rendezvous.job}/{name}"),
                 timeout=timeout,
             )

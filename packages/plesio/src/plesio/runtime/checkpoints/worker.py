@@ -59,10 +59,7 @@ def own_state(replica: Replica, *, optimizer: bool) -> dict[str, Any]:
     if optimizer:
         state = state_of(replica)["optimizer"]["state"]
         values["optimizer"] = {
-            name: {
-                key: part_kept(value) if isinstance(value, torch.Tensor) else value for key, value in entries.items()
-            }
-            for name, entries in state.items()
+            name: {key: part_kept(value) for key, value in entries.items()} for name, entries in state.items()
         }
     return values
 

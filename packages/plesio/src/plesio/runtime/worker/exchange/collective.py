@@ -116,7 +116,7 @@ class CollectiveExchanges:
         if self._served is not None:
             rule, optimizer = self._served
             states = [
-                {key: part_kept(value) if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+                {key: part_kept(value) for key, value in state.items()}
                 for state in (optimizer.state.get(p, {}) for p in self._replica.parameters.values())
             ]
             return {"made_as": None, "served_as": asdict(rule), "served": states}

@@ -28,10 +28,12 @@ def _placed(part: torch.Tensor, like: DTensor) -> DTensor:
     return DTensor.from_local(part, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
 
 
-def part_kept(tensor: torch.Tensor) -> Any:
-    """Copy what is here of ``tensor`` to the CPU, in the form of which `part_placed` makes a tensor again."""
-    copied = local_part(tensor).detach().to("cpu", copy=True)
-    return {"part": copied} if isinstance(tensor, DTensor) else copied
+def part_kept(value: Any) -> Any:
+    """Copy what is here of a tensor to the CPU, in the form of which `part_placed` makes it again; return others."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    copied = local_part(value).detach().to("cpu", copy=True)
+    return {"part": copied} if isinstance(value, DTensor) else copied
 
 
 def part_placed(kept: Any, like: torch.Tensor) -> Any:
