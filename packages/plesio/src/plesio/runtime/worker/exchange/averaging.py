@@ -163,16 +163,16 @@ class AveragingExchange(CollectiveExchange):
             own = [(name, local_part(p)) for name, p in (parameters[place] for place in places[number])]
             for named in _by_dtype(own):
                 together = [named] if holders is None else _grouped(named, holders.first)
-                reducers = []
+                reducer = None
                 if deltas.make_reducer is not None:
-                    reducers = [deltas.make_reducer([tensor.shape for _, tensor in group]) for group in together]
-                compressed += reducers
-                sizes = [sum(tensor.numel() for _, tensor in group) for group in together]
-                parts = list(zip(reducers, sizes, strict=False))
+                    parts = [deltas.make_reducer([tensor.shape for _, tensor in group]) for group in together]
+                    sizes = [sum(tensor.numel() for _, tensor in group) for group in together]
+                    reducer = JoinedReducers(parts, sizes)
+                    compressed += parts
                 fragment.means.append(
                     DeltaMean(
                         [one for group in together for one in group],
-                        reducer=JoinedReducers(parts) if parts else None,
+                        reducer=reducer,
                         outer=outer.get(named[0][1].dtype),
                         own_share=self._policy.own_share,
                         averages=self._policy.merge,

@@ -16,17 +16,19 @@ class JoinedReducers:
     """Makes means as a `CompressedReducer` does, one exchange at a time; a mean is refused as a whole.
 
     Args:
-        parts: The reducers, at least one, and how many elements each has; all are for one compression.
+        parts: At least one, all for one compression.
+        sizes: The number of elements of each.
     """
 
-    def __init__(self, parts: Sequence[tuple[CompressedReducer | RackReducer, int]]) -> None:
-        self._reducers = [reducer for reducer, _ in parts]
-        self._sizes = [size for _, size in parts]
-        self.compression = self._reducers[0].compression
+    def __init__(self, parts: Sequence[CompressedReducer | RackReducer], sizes: Sequence[int]) -> None:
+        self._reducers, self._sizes = parts, list(sizes)
+        self.compression = parts[0].compression
 
     @torch.no_grad()
     def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool = False) -> PendingMean:
         """Begin the mean of all ranks' ``flat`` tensors; as `CompressedReducer.begin`."""
+        if len(self._reducers) == 1:  # it looks at them itself, and nothing is put together
+            return self._reducers[0].begin(flat, clock, weight=weight, in_full=in_full)
         sent = flat if all_finite([flat]) else torch.full_like(flat, torch.nan)
         cut = zip(self._reducers, torch.split(sent, self._sizes), strict=True)
         pending = [reducer.begin(part, clock, weight=weight, in_full=in_full) for reducer, part in cut]
