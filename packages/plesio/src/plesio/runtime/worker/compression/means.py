@@ -69,10 +69,6 @@ class ExchangeOutcome:
     asked: bool = False
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """An exchange under way.
@@ -85,7 +81,7 @@ class Transfer:
 
     finish: Callable[[], ExchangeOutcome]
     took_s: Callable[[], float]
-    go_on: Callable[[], object] = _nothing
+    go_on: Callable[[], object] = lambda: None
 
 
 class Mean(Protocol):
