@@ -73,10 +73,7 @@ class CutReplica:
 
     @torch.no_grad()
     def cut(self, group: TorchGroup) -> None:
-        """Cut a replica that is equal on all ranks but for what is not trained, which is rank 0's; all call it."""
-        for parameter in self._parts.values():
-            if not parameter.requires_grad:
-                group.broadcast(parameter.data)
+        """Cut a replica that is equal on all ranks, or about to be set on all."""
         whole = self._parts
         self._wrap(group, empty=False)
         self._parts = dict(self._replica.model.named_parameters())
