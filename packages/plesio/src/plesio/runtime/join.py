@@ -172,8 +172,8 @@ def _check_first() -> None:
         )
 
 
-def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks) -> None:
-    """Refuse on every worker at once what the servers cannot run, and workers too late for racks on the store."""
+def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks, elastic: bool) -> None:
+    """Refuse on every worker at once what cannot be done under the policy."""
     check_racks(racks, num_workers=place.num_workers)
     check_beginning(replica.model, replica.optimizer, in_island=replica.island is not None)
     if policy.exchange == "store" or policy.bound > 0:
@@ -183,8 +183,13 @@ def _check(policy: Policy, replica: Replica, *, place: WorkerPlace, racks: Racks
         optimizer_spec(replica.optimizer)
     if place.late and policy.racks_share_store:
         raise ConfigError(
-            f"no worker can join {policy.spec} while it runs: racks that share the store are settled at the start; "
+            f"no worker can join {policy.title} while it runs: racks that share the store are settled at the start; "
             "under any other policy one can"
+        )
+    if policy.first.mirror and not elastic:
+        raise ConfigError(
+            f"{policy.title}: its copies of parts are to go on without a lost worker, and elastic=False ends the run "
+            "then; leave out one of the two"
         )
 
 
@@ -265,7 +270,7 @@ class _Run:
 
     def among_others(self, place: WorkerPlace, *, racks: Racks, total_samples: int | None) -> Session:
         """Make the session of a worker of the job that the options name; else of one that ends with the session."""
-        _check(self.policy, self.replica, place=place, racks=racks)
+        _check(self.policy, self.replica, place=place, racks=racks, elastic=self.options.elastic)
         if self.replica.island is not None:
             place = place.as_island()
         in_job = partial(self._in_job, racks=racks, total_samples=total_samples)

@@ -1,11 +1,13 @@
 """fsdp and torch's hooks between virtual workers: the numbers, the times of their collectives, and what is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import plesio
-from plesio.core.errors import ExchangeError, TaskError, WorkerLostError
+from plesio.core.errors import ConfigError, ExchangeError, TaskError, WorkerLostError
 from plesio.cost.cluster import Cluster
 from plesio.cost.faults import Fault
 from plesio.cost.link import Link
@@ -117,6 +119,17 @@ def test_with_copies_the_others_go_on():
     ends = [one for one in simulation.values() if one is not None]
     assert simulation.runs[0].lost_workers == (1,)
     assert all(torch.equal(mine, other) for one in ends for mine, other in zip(one, ends[0], strict=True))
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_copies_that_nothing_would_use_are_refused(tmp_path: Path, saves: bool):
+    def work(job: VirtualJob) -> None:
+        model, options = Tower(), plesio.JoinOptions(job=job, elastic=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        plesio.join(model, optimizer, policy="fsdp,mirror=1", checkpoint=tmp_path if saves else None, options=options)
+
+    with pytest.raises(ConfigError, match=r"^fsdp,mirror=1: .* elastic=False ends the run then; leave out one"):
+        simulate(work, cluster=CLUSTER, num_workers=NUM_RANKS).values()
 
 
 def test_a_copy_sends_the_parts_of_parameters_and_moments():
