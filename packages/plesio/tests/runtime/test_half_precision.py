@@ -307,7 +307,7 @@ ON_THEIR_OWN: list[tuple[str, dict[str, Any]]] = [
     ("adaptive", {"scale": TOO_LARGE, "autocast": "float16", "overflows": [(1, 9)]}),
     # what the guard looks at is in true units: else a gradient would be 16384 times the one before
     (
-        "adaptive,largest_slack=0,store=off",
+        "adaptive,warm_up=999,store=off",
         {"scale": 1.0, "growth_interval": 70, "growth_factor": 2.0**14, "overflows": [(1, 9)], "epochs": 14},
     ),
 ]

@@ -13,7 +13,7 @@ from plesio.policies.policy import Decision
 
 NUM_WORKERS, NUM_STEPS, STEP_S = 4, 16, 0.02
 ROUNDED_BSP = f"bsp,compress={Sent.ROUNDED.compression.spec}"
-STRICT = "adaptive,largest_slack=0,store=off"
+STRICT = "adaptive,warm_up=999,store=off"
 """Compression is all that can hide a slow network."""
 LOCAL_ONLY = "adaptive,compress=off,store=off"
 

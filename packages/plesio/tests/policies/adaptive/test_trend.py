@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from plesio.policies.adaptive.trend import Point, Trial, further_fall, scatter
+from plesio.policies.adaptive.trend import Point, Trial, boundary, further_fall, scatter
 
 NOISE = 0.01
 
@@ -26,14 +26,14 @@ def judged(*, lost: float, seed: int = 0, num: int = 6, noise: float = NOISE) ->
     trial = Trial(tuple(points[:6]))
     for point in points[6:]:
         trial.add(point)
-        if trial.mean_excess > trial.most(0.01):
+        if trial.mean_excess > trial.most:
             break
     return trial
 
 
 def fails(*, lost: float, seed: int) -> bool:
     trial = judged(lost=lost, seed=seed)
-    return trial.mean_excess > trial.most(0.01)
+    return trial.mean_excess > trial.most
 
 
 def test_a_change_that_costs_nothing_is_next_to_never_taken_back():
@@ -45,8 +45,7 @@ def test_a_change_that_ends_all_progress_is_taken_back():
 
 
 def test_the_smaller_its_chance_of_being_wrong_the_more_it_bears():
-    trial = judged(lost=0.5)
-    assert trial.most(1e-4) > trial.most(1e-2) > trial.most(0.5) > 0
+    assert boundary(1e-4, 3) > boundary(1e-2, 3) > boundary(0.5, 3) > 0
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.3])

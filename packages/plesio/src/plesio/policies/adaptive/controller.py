@@ -17,7 +17,7 @@ from plesio.policies.adaptive.numbers import Options
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
 from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Setting
-from plesio.policies.adaptive.system.times import SettingTimes
+from plesio.policies.adaptive.system.times import LARGEST_PERIOD, SettingTimes
 from plesio.policies.adaptive.trend import Point, Trial
 from plesio.policies.adaptive.worth import Worth, kind_of
 from plesio.policies.events import Reviewed
@@ -34,6 +34,10 @@ GOT_ON = 0.02
 """Share by which the loss must be below that of a kept state, so that going back to this state is of no use."""
 HOPELESS = 10.0
 """Multiple of the highest loss of a kept state, from which a run does not come back by itself."""
+TREND = 6
+"""Reviews that the loss's trend is taken from."""
+LARGEST_SLACK = LARGEST_PERIOD - 1
+"""Steps of slack at most: those of the longest period without a delay."""
 LEAST_LEFT = 16
 """Steps of a trial. With fewer and a period before the strict end nothing looser is tried; a quarter for the rest."""
 SHOWN = 3
@@ -51,8 +55,8 @@ class Controller:
         self._numbers = options
         self._times = SettingTimes(options)
         self._worth = Worth(options)
-        self._guard = Guard(chance=options.chance_restore) if options.guard else None
-        self._points: deque[Point] = deque(maxlen=options.window)
+        self._guard = Guard() if options.guard else None
+        self._points: deque[Point] = deque(maxlen=TREND)
         """The newest reviews under the setting in force, or under settings that no trial told from it."""
         self._trial: Trial | None = None
         self._pairs, self._movement = GradientPairs(), Movement()
@@ -66,7 +70,8 @@ class Controller:
         self._was_loose = False
         """True if the run was ever under anything but plain BSP."""
         self._finishes = False
-        self._most_slack = min(options.first_slack, options.largest_slack)
+        self._most_slack = 1
+        """Steps of slack that trials have allowed; each that passes at this slack allows the next doubling."""
 
     @property
     def first(self) -> Policy:
@@ -159,7 +164,7 @@ class Controller:
             return None, False
         trial.add(point)
         last, drift = trial.before[-1], self._times.drift(self.setting)
-        most = trial.most(self._numbers.chance_back)
+        most = trial.most
         if trial.mean_excess > most:
             self._worth.fail(self.setting, drift=drift, lost=0.5)
             self._end_trial(forget=True)
@@ -169,7 +174,7 @@ class Controller:
         found = trial.efficiency()
         self._worth.passed(self.setting, drift=drift, found=found)
         if drift >= self._most_slack:
-            self._most_slack = min(2 * self._most_slack + 1, self._numbers.largest_slack)
+            self._most_slack = min(2 * self._most_slack + 1, LARGEST_SLACK)
         self._end_trial(forget=False)
         low, high = (None, None) if found is None else _ends(*found)
         return TrialEnd(excess=trial.mean_excess, most=most, worth_low=low, worth_high=high), False
@@ -209,15 +214,12 @@ class Controller:
 
     def _slack_to_try(self, scores: Mapping[Setting, float]) -> float:
         """Return the most slack that trials have allowed, or the least that pays where none of that does."""
-        largest = self._numbers.largest_slack
-        most = max(self._most_slack, min(self._times.drift(self.setting), largest))
+        most = max(self._most_slack, min(self._times.drift(self.setting), LARGEST_SLACK))
         if self._trial is not None:
             return most
         needed = scores.get(self.setting, -math.inf) + self._numbers.gain
-        pays = [
-            slack for it, score in scores.items() if score >= needed and (slack := self._times.drift(it)) <= largest
-        ]
-        return max(most, min(pays, default=0))
+        pays = (self._times.drift(it) for it, score in scores.items() if score >= needed)
+        return max(most, min((slack for slack in pays if slack <= LARGEST_SLACK), default=0))
 
     def _is_late(self, best: Setting, times_s: Mapping[Setting, float], reading: Reading) -> bool:
         """Return True if a change would not last: more slack needs a trial and a period before the end without it."""

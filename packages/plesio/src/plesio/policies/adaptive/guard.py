@@ -33,6 +33,8 @@ from plesio.policies.adaptive.trend import LEAST_NOISE, Point, boundary, scatter
 
 __all__ = ["Alarm", "Guard"]
 
+CHANCE = 0.001
+"""Chance of a wrong alarm in a run, which costs more than a change taken back; each of two figures has half of it."""
 WINDOW, RECENT, FEW, SILENT = 24, 6, 3, 4
 """Reviews from which noise is computed; reviews whose median is a level; fewest before a leap; reviews without an alarm
 after one."""
@@ -56,15 +58,11 @@ class Alarm:
 
 
 class Guard:
-    """Raises an alarm when training diverges; the module's head has the rule.
+    """Raises an alarm when training diverges; the module's head has the rule."""
 
-    Args:
-        chance: Chance of a wrong alarm in a run.
-    """
-
-    def __init__(self, *, chance: float) -> None:
-        self._loss = _Figure("the loss", rise=LOSS_RISE, early_rise=EARLY_RISE, chance=chance / 2)
-        self._speed = _Figure("the parameters' speed", rise=SPEED_RISE, early_rise=math.inf, chance=chance / 2)
+    def __init__(self) -> None:
+        self._loss = _Figure("the loss", rise=LOSS_RISE, early_rise=EARLY_RISE)
+        self._speed = _Figure("the parameters' speed", rise=SPEED_RISE, early_rise=math.inf)
         self._num_reviews = self._quiet = 0
         self._rate, self._highest_rate = math.inf, 0.0
         self._falls: deque[float] = deque(maxlen=RECENT)
@@ -156,8 +154,8 @@ class Guard:
 class _Figure:
     """A figure's last ordinary values, and the test of the next."""
 
-    def __init__(self, name: str, *, rise: float, early_rise: float, chance: float) -> None:
-        self._name, self._chance = name, chance
+    def __init__(self, name: str, *, rise: float, early_rise: float) -> None:
+        self._name = name
         self._rise, self._early_rise = math.log(rise), early_rise
         self.values: deque[float] = deque(maxlen=WINDOW)
 
@@ -202,7 +200,7 @@ class _Figure:
         weights, begin = range(1, num + 1), max(1, review - num + 1)
         excess = sum(map(operator.mul, weights, values[-num:])) / sum(weights) - level
         alike = sum(weights) ** 2 / sum(weight**2 for weight in weights)  # as many of equal weight are as certain
-        chance = self._chance / (begin * (begin + 1))
+        chance = CHANCE / 2 / (begin * (begin + 1))
         normal = boundary(chance, alike, effect=math.sqrt(2 * math.log(1 / chance)))  # the least for one value
         freedom = TAIL * alike
         student = math.sqrt(freedom * math.expm1(normal**2 / (freedom + 1)))

@@ -27,8 +27,6 @@ class Numbers:
         store_doubt: Standard deviation of ``store_price`` (tuned).
         momentum_price: Logarithm added to ``store_price`` for each doubling of the workers, if the optimizer has
             momentum, and half of it to ``price`` (tuned).
-        unlike_price: Logarithm added to ``price`` from the second doubling of the drift on, where the workers' data
-            differ (tuned).
         caution: Standard deviations below the expected progress at which settings are compared (derived: 84 % of what
             may be is better).
         lost_steps: Count of a lost step beside the lost time (derived: samples are limited, so it is lost to the
@@ -40,11 +38,6 @@ class Numbers:
         finish: Share of the steps that is strict at the end (tuned).
         finish_time: Share of the run's time that the strict end may take at most (tuned).
         trial: Reviews of a trial (tuned).
-        window: Reviews that the loss's trend is taken from (tuned).
-        chance_back: Chance that a harmless change is ever taken back (derived: it is the test's level).
-        chance_restore: Chance that healthy training is ever taken for divergence (derived: it is the test's level).
-        first_slack: Steps of slack of the first trial at most; each that passes allows the next doubling (tuned).
-        largest_slack: Steps of slack at most (tuned).
     """
 
     every: Annotated[int, Within(4)] = 16
@@ -53,7 +46,6 @@ class Numbers:
     store_price: Annotated[float, AT_LEAST_0] = 0.05
     store_doubt: Annotated[float, ABOVE_0] = 0.05
     momentum_price: Annotated[float, AT_LEAST_0] = 0.06
-    unlike_price: Annotated[float, AT_LEAST_0] = 0.2
     caution: Annotated[float, AT_LEAST_0] = 1.0
     lost_steps: Annotated[float, AT_LEAST_0] = 1.0
     gain: Annotated[float, AT_LEAST_0] = 0.1
@@ -62,11 +54,6 @@ class Numbers:
     finish: Annotated[float, _SHARE_OR_0] = 0.1
     finish_time: Annotated[float, PROPER_SHARE] = 0.25
     trial: Annotated[int, AT_LEAST_1] = 4
-    window: Annotated[int, Within(2)] = 6
-    chance_back: Annotated[float, PROPER_SHARE] = 0.01
-    chance_restore: Annotated[float, PROPER_SHARE] = 0.001
-    first_slack: Annotated[int, AT_LEAST_0] = 1
-    largest_slack: Annotated[int, AT_LEAST_0] = 31
 
     def __post_init__(self) -> None:
         check_policy(self, "adaptive: ")

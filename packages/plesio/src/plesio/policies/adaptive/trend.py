@@ -15,6 +15,8 @@ __all__ = ["Point", "Trial"]
 _MEDIAN = 0.6745
 LEAST_NOISE = 3e-3
 """Share of the loss; no mean over a review is known better."""
+CHANCE = 0.01
+"""Chance that a harmless change is ever taken back."""
 LEAST_FALL, LEAST_RISE = 0.5, 0.01
 """Share of the expected fall that must be missed, and share of the loss that it must be above the expected one."""
 FORECAST = 0.2
@@ -81,13 +83,11 @@ class Trial:
         """Standard error of the mean excess."""
         return math.hypot(self.sigma / math.sqrt(max(1, self.num)), self.common)
 
-    def most(self, alpha: float) -> float:
-        """Return the mean excess above which the change fails: so much harm is more than chance explains.
-
-        ``alpha`` is the chance that a harmless change is ever above it.
-        """
+    @property
+    def most(self) -> float:
+        """Mean excess above which the change fails: so much harm is more than chance explains."""
         margin = self.mean_fall * LEAST_FALL + LEAST_RISE * abs(self.before[-1].loss)
-        return margin + self.error * boundary(alpha, self.num)
+        return margin + self.error * boundary(CHANCE, self.num)
 
     def efficiency(self) -> tuple[float, float] | None:
         """Return the logarithm of the fall over the one expected, and its error; None where too little was to fall."""

@@ -35,8 +35,9 @@ __all__ = ["Worth", "kind_of"]
 # section 80), but for COARSE (a ratio of errors) and LATE_SHARE. No table shows how much each matters.
 ROUNDED, COARSE, LOW_RANK = 0.005, 0.06, 0.08
 _ROUNDINGS = {Sent.ROUNDED: "rounded", Sent.COARSE: "coarse"}
-UNLIKE = 1.6
-"""Variance between many workers over that within them, above which their data differ."""
+UNLIKE, UNLIKE_PRICE = 1.6, 0.2
+"""Variance between many workers over that within them, above which their data differ; and what slack costs there more
+from the second doubling of the drift on."""
 PASSED = 0.7
 """Share of the doubt that is left after a trial that found no harm."""
 LEAST_SHARE, LATE_SHARE = 0.5, 0.5
@@ -128,7 +129,7 @@ class Worth:
         rungs = self._rungs(setting, kind, drift)
         more = 0.0
         if self._unlike and kind in ("local", "racks"):
-            more = self._numbers.unlike_price * max(0.0, math.log2(1 + drift) - 1)
+            more = UNLIKE_PRICE * max(0.0, math.log2(1 + drift) - 1)
         if kind in WITH_SLACK and self._has_momentum and not normalises:
             share = 1.0 if kind == "store" else OWN_MOMENTUM
             more += share * self._numbers.momentum_price * math.log2(self._reading.num_workers)
