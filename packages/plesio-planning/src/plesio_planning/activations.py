@@ -20,13 +20,6 @@ from typing import Literal
 
 from plesio.core.errors import ArgumentError, ConfigError
 
-__all__ = [
-    "Recomputation",
-    "boundary_bytes",
-    "layer_activation_bytes",
-    "recomputed_share",
-]
-
 Recomputation = Literal["none", "selective", "full"]
 """The parts that the backward pass computes again instead of keeping them."""
 

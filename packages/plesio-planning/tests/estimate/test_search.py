@@ -12,16 +12,20 @@ from plesio_planning.estimate import (
     SOFTWARE,
     Layout,
     Machine,
+    Search,
     estimate_memory,
     estimate_step,
+    estimate_training,
     find_model,
     parse_machine,
+    search_layouts,
 )
 from plesio_planning.estimate.capacity import that_fits
 from plesio_planning.estimate.frontier import find_frontier, pareto_front
-from plesio_planning.estimate.search import RESERVE, Search, layouts_of, search_layouts
-from plesio_planning.estimate.training import estimate_training
+from plesio_planning.estimate.search_space import layouts_of
 
+RESERVE = 0.05
+"""The share of a device's memory that the search keeps free."""
 MACHINE = parse_machine("16xa100")
 MODEL = find_model("llama-2-7b")
 BATCH = 32

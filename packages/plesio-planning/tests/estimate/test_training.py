@@ -6,10 +6,18 @@ from typing import get_args
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio_planning.estimate import Layout, Machine, find_model, parse_machine
-from plesio_planning.estimate.search import search_layouts
+from plesio_planning.estimate import (
+    Conditions,
+    Layout,
+    Machine,
+    Training,
+    estimate_training,
+    find_model,
+    parse_machine,
+    search_layouts,
+)
 from plesio_planning.estimate.sensitivity import Sensitivity, best_upgrade, bottleneck, tornado
-from plesio_planning.estimate.training import Conditions, Market, Region, Training, estimate_training
+from plesio_planning.estimate.training import Market, Region
 
 LAYOUT = Layout(tp=8, pp=4, dp=8, zero=1, sequence_parallel=True)
 

@@ -18,8 +18,6 @@ from plesio_planning.cli.theory import add_kinds
 if TYPE_CHECKING:
     from plesio_planning.theory import Theorem
 
-__all__ = ["add_to"]
-
 EXAMPLES = """\b
 Examples:
   plesio list bounds

@@ -20,8 +20,6 @@ from plesio.cli.terminal import show
 if TYPE_CHECKING:
     from plesio_planning.estimate.estimate import Estimate
 
-__all__ = ["add_to"]
-
 EXAMPLES = """\b
 Examples:
   plesio estimate --model llama-70b --cluster 2048xh100 --tp 8 --pp 4 --tokens 2T

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from plesio_planning.studies import Asked, Study
     from plesio_planning.studies.measured import Measured
 
-__all__ = ["add_to"]
-
 EXAMPLES = """\b
 Examples:
   plesio list studies

@@ -7,8 +7,6 @@ import typer
 from plesio.cli.listing import add_kind, tell
 from plesio.cli.options import Json, Overwrite
 
-__all__ = ["add_kinds"]
-
 BOUNDS = """\b
 Examples:
   plesio list bounds

@@ -10,8 +10,6 @@ from plesio.cli.validate import PAGE
 from plesio.core.files import write_whole
 from plesio.core.predictions import predictions_to_json
 
-__all__ = ["validate_estimator", "validate_published"]
-
 LINKS_FACT = (
     "Steps of DDP, local SGD and DiLoCo on four L40S over links of 50 Mbit/s to 5 Gbit/s, measured by others, beside "
     "the prices of the virtual world's collectives. Three numbers are fitted to the rows of diloco; the others are "

@@ -11,8 +11,6 @@ from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.estimate.published import PUBLISHED_STEPS, SOURCES
 from plesio_planning.estimate.step import estimate_step
 
-__all__ = ["OTHER_ERROR", "STEP_ERRORS", "UNTESTED_ERROR", "step_error", "step_notes"]
-
 STEP_ERRORS: Mapping[SoftwareName, float] = {
     "deepspeed-2021": 0.166,
     "current": 0.082,

@@ -21,8 +21,6 @@ from plesio_planning.estimate.constants import CONSTANTS, Constants
 from plesio_planning.estimate.published import PublishedStep
 from plesio_planning.estimate.step import estimate_step
 
-__all__ = ["EXPERTS", "FITTED", "Fitted", "fit_constants", "moved", "predicted_s"]
-
 _ERROR = 0.05
 """e: the relative error of a good estimate."""
 

@@ -14,15 +14,8 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout, lean
 from plesio_planning.estimate.memory import HOST_BYTES, Memory, estimate_memory
 from plesio_planning.estimate.model import Convolutional, Model
-from plesio_planning.estimate.search import (
-    FoundLayout,
-    LayoutQuestion,
-    fastest_layout,
-    of_sequences,
-    or_shorter_sequences,
-)
-
-__all__ = ["check_memory", "that_fits"]
+from plesio_planning.estimate.search import fastest_layout, of_sequences, or_shorter_sequences
+from plesio_planning.estimate.search_walk import FoundLayout, LayoutQuestion
 
 _GIB = 2**30
 _WORTH_NEW_DEGREES = 1.1

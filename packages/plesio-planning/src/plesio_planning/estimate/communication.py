@@ -15,8 +15,6 @@ from plesio.cost.link import Link
 from plesio_planning.estimate.constants import Constants
 from plesio_planning.estimate.hardware import Machine
 
-__all__ = ["DeviceGroup", "exposed_in_parts_s", "exposed_in_turn_s"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from plesio_planning.texts import read_texts
 
-__all__ = ["CONSTANTS", "Constants"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:

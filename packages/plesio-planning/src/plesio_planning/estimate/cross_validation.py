@@ -19,18 +19,6 @@ from plesio_planning.estimate.calibrate import FITTED, Fitted, fit_constants, pr
 from plesio_planning.estimate.constants import CONSTANTS
 from plesio_planning.estimate.published import PublishedStep
 
-__all__ = [
-    "CONFIDENCE",
-    "HeldOut",
-    "LeftOutGroup",
-    "Z",
-    "constant_utilisation",
-    "cross_validate",
-    "groups_of",
-    "normal_error",
-    "reach",
-]
-
 CONFIDENCE = 0.9
 """Confidence of the intervals whose coverage is counted."""
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

@@ -13,8 +13,6 @@ from plesio_planning.estimate.step import estimate_step
 from plesio_planning.estimate.training import Training
 from plesio_planning.estimate.training_charts import format_layout
 
-__all__ = ["check_effects"]
-
 _DERIVED: Mapping[str, Callable[[Transformer], int]] = {
     "head_size": lambda model: model.hidden_size // model.num_heads,
     "num_window_layers": lambda model: model.num_layers,

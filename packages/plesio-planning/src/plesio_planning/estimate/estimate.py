@@ -32,8 +32,6 @@ from plesio_planning.estimate.training import Conditions, Training, estimate_tra
 from plesio_planning.estimate.training_charts import training_charts, training_finding, training_tables
 from plesio_planning.estimate.usual_software import usual_software
 
-__all__ = ["Estimate", "estimate"]
-
 _BATCH_TOKENS = 2**22
 """Tokens of a step, if nobody says: about the 4M of Llama 2 (Touvron et al. 2023b)."""
 _TOP = 10

@@ -12,8 +12,6 @@ from plesio_planning.estimate.kernels import Kernels
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Transformer
 
-__all__ = ["exchange_s", "permutation_s"]
-
 _GATHERED = 2.0  # copies written, and read to be added up
 _SORTED = 4.0  # copies read and written in the order of their experts, and once more for the way back
 

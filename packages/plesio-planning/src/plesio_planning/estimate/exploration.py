@@ -8,8 +8,6 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio.core.within import BANDWIDTH, Within
 from plesio_planning.estimate.hardware import Accelerator, Machine, find_accelerator, machine_of, parse_machine
 
-__all__ = ["ClusterLinks", "Exploration", "of_size"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLinks:

@@ -9,8 +9,6 @@ from plesio_planning.estimate.goodput_charts import by_devices_chart, by_devices
 from plesio_planning.estimate.goodput_ways import FailingDevices, WayToGoOn, ways_by_devices, ways_to_go_on
 from plesio_planning.estimate.training import Training
 
-__all__ = ["RunOnFailingDevices", "run_on_failing_devices"]
-
 _ROUND_STEPS = 30
 """Steps between two exchanges of groups (Streaming DiLoCo, Douillard et al. 2025: 30 to 100)."""
 

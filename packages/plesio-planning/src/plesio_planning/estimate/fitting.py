@@ -14,8 +14,6 @@ from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputatio
 from plesio_planning.estimate.memory import Memory, fullest_memory
 from plesio_planning.estimate.model import Convolutional, Model
 
-__all__ = ["RESERVE", "Fitting"]
-
 RESERVE = 0.05
 """Share of the memory that a search leaves free: an assumption."""
 

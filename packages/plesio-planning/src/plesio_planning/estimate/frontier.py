@@ -9,10 +9,9 @@ from plesio.core.errors import ConfigError
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.own_constants import OwnConstants, estimate_own
-from plesio_planning.estimate.search import LayoutQuestion, Search, fastest_layouts
+from plesio_planning.estimate.search import Search, fastest_layouts
+from plesio_planning.estimate.search_walk import LayoutQuestion
 from plesio_planning.estimate.training import Conditions, Training
-
-__all__ = ["Frontier", "find_frontier", "pareto_front"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

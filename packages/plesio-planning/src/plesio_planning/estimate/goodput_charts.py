@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from plesio.core.charts import Axis, BarChart, LineChart, Series, Table
 from plesio_planning.estimate.goodput_ways import WayToGoOn
 
-__all__ = ["by_devices_chart", "by_devices_table", "names_of", "percent", "ways_chart", "ways_table"]
-
 ByDevices = Mapping[int, Sequence[WayToGoOn]]
 
 

@@ -29,19 +29,6 @@ from plesio.cost.reliability import best_interval_s, cluster_mtbf_s, expected_sl
 from plesio_planning.sim.checkpoints import CheckpointTimes, simulate_long_run
 from plesio_planning.sim.replicas import simulate_replicas
 
-__all__ = [
-    "DEVICE_NUMBERS",
-    "EXCHANGE_S",
-    "NUM_FAILURES",
-    "NUM_GROUPS",
-    "RECONFIGURE_S",
-    "REPAIR_S",
-    "FailingDevices",
-    "WayToGoOn",
-    "ways_by_devices",
-    "ways_to_go_on",
-]
-
 DEVICE_NUMBERS = (1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576)
 """Machines that are compared: multiples of the usual replicas, so that what is seen is failures and not left-overs."""
 NUM_GROUPS = (8, 16, 64)

@@ -20,16 +20,6 @@ from plesio.cost.cluster import NAMED_CLUSTERS
 from plesio.cost.link import Link
 from plesio_planning.texts import read_texts
 
-__all__ = [
-    "ACCELERATORS",
-    "Accelerator",
-    "Machine",
-    "Precision",
-    "find_accelerator",
-    "machine_of",
-    "parse_machine",
-]
-
 Precision = str
 """``fp32``, ``tf32``, ``fp16``, ``bf16`` or ``fp8``: what matrices are multiplied in."""
 

@@ -11,8 +11,6 @@ from plesio.core.files import read_given
 from plesio_planning.estimate.model import Transformer
 from plesio_planning.texts import read_texts
 
-__all__ = ["read_hugging_face"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:

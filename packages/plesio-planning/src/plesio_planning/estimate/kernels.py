@@ -17,8 +17,6 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Transformer
 
-__all__ = ["Kernels", "LayerTimes", "head_times", "launched_s", "layer_times"]
-
 # Elements read and written by operations of a layer, in multiples of one tensor. A dropout's mask is half an element.
 _NORM = (2.0, 3.0)  # x -> y; dy, x -> dx
 _DROPOUT_ADD = (3.5, 5.5)  # x, residual -> y, mask; dy, mask -> dx, and the residual's two gradients added up

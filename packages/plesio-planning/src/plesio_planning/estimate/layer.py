@@ -17,8 +17,6 @@ from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.memory import layer_bytes
 from plesio_planning.estimate.model import Transformer
 
-__all__ = ["Layer", "both_ways", "mean_layer", "time_layer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Layer:

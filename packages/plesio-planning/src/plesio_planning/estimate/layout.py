@@ -15,18 +15,6 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.texts import read_texts
 
-__all__ = [
-    "SOFTWARE",
-    "Layout",
-    "LayoutRecomputation",
-    "Schedule",
-    "Software",
-    "SoftwareName",
-    "check_layout",
-    "lean",
-    "varied",
-]
-
 SoftwareName = Literal[
     "current",
     "megatron-core",

@@ -20,8 +20,6 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout, LayoutRecomputation, check_layout
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["HOST_BYTES", "Memory", "estimate_memory", "fullest_memory", "layer_bytes", "layers_of_stage"]
-
 CONTEXT_BYTES = 2**30
 """Bytes of a device for the CUDA context and the libraries' buffers: an assumption."""
 HOST_BYTES = 2**41 / 8

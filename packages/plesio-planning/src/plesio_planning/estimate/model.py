@@ -14,8 +14,6 @@ from functools import cached_property
 
 from plesio.core.errors import ArgumentError
 
-__all__ = ["Convolutional", "Model", "Transformer"]
-
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from the sizes is found once
 class Transformer:

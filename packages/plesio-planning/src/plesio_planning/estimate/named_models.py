@@ -12,8 +12,6 @@ from plesio_planning.estimate.hugging_face import read_hugging_face
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 from plesio_planning.texts import read_texts
 
-__all__ = ["MODELS", "find_model"]
-
 
 def _transformer(name: str, sizes: Mapping[str, Any]) -> Transformer:
     usual = {"num_kv_heads": sizes["num_heads"], "ffn_size": 4 * sizes["hidden_size"]}

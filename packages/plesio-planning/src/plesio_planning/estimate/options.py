@@ -15,8 +15,6 @@ from plesio_planning.estimate.run_plan import Limits
 from plesio_planning.estimate.sites import Sites
 from plesio_planning.estimate.training import Conditions
 
-__all__ = ["FIELDS", "RunOptions"]
-
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2}
 
 

@@ -29,8 +29,6 @@ from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.step import estimate_step
 from plesio_planning.estimate.training import Conditions, Training, estimate_training
 
-__all__ = ["FittedConstant", "OwnConstants", "calibrate_to", "calibrated", "estimate_own"]
-
 _ERROR = 0.03
 """e: an assumption, below the 4 % by which layouts of others are missed."""
 _FREE: Mapping[str, float] = {

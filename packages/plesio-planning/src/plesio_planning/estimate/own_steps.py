@@ -15,8 +15,6 @@ from plesio.core.inputs import Input
 from plesio.core.trace import read_trace
 from plesio.core.units import counted, parse_seconds
 
-__all__ = ["OwnStep", "read_own_steps"]
-
 _MEGATRON = re.compile(r"elapsed time per iteration \(ms\): ([0-9.]+)")
 _STEP_COLUMNS = ("step", "step_s")
 

@@ -9,8 +9,6 @@ from plesio_planning.estimate.plans import RunPlans, WorthOfChange
 from plesio_planning.estimate.run_plan import RUN_OVER_SEARCH, Limits, RunPlan
 from plesio_planning.estimate.training_charts import format_days, format_dollars
 
-__all__ = ["brief_layout", "plan_charts", "plan_finding", "plan_tables"]
-
 _DAY_S = 86_400.0
 _KINDS = 8
 """Accelerators that are shown."""

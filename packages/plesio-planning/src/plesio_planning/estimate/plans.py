@@ -22,11 +22,10 @@ from plesio_planning.estimate.layout import SOFTWARE, Layout
 from plesio_planning.estimate.model import Convolutional, Model
 from plesio_planning.estimate.own_constants import OwnConstants, estimate_own
 from plesio_planning.estimate.run_plan import Limits, RunPlan
-from plesio_planning.estimate.search import LayoutQuestion, fastest_layout, layouts_of, search_layouts, working_layouts
-from plesio_planning.estimate.search_walk import Walk
+from plesio_planning.estimate.search import fastest_layout, search_layouts, working_layouts
+from plesio_planning.estimate.search_space import layouts_of
+from plesio_planning.estimate.search_walk import LayoutQuestion, Walk
 from plesio_planning.estimate.training import Conditions, Training
-
-__all__ = ["RunPlans", "WorthOfChange", "find_plans"]
 
 _DAY_S = 86_400.0
 _MOST_DEVICES = 32_768

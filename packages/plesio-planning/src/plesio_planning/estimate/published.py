@@ -42,8 +42,6 @@ from plesio_planning.estimate.layout import SOFTWARE, Layout, Schedule, Software
 from plesio_planning.estimate.model import Transformer
 from plesio_planning.estimate.named_models import find_model
 
-__all__ = ["PUBLISHED_MEMORY", "PUBLISHED_STEPS", "SOURCES", "PublishedMemory", "PublishedStep", "Source", "read_steps"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:

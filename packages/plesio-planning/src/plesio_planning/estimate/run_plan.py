@@ -19,8 +19,6 @@ from plesio.core.errors import ArgumentError
 from plesio.core.within import ABOVE_0, Within
 from plesio_planning.estimate.training import Training
 
-__all__ = ["RUN_OVER_SEARCH", "Limits", "RunPlan"]
-
 RUN_OVER_SEARCH = 1.4
 """Time that runs took over that of the fastest layout that a search finds for them: the mean of the nine whole runs in
 docs/planning/index.md, which took 1.2 to 1.6 times as long."""

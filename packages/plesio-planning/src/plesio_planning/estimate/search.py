@@ -15,26 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plesio.core.errors import ArgumentError, ConfigError
-from plesio_planning.estimate.fitting import RESERVE
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model
-from plesio_planning.estimate.search_space import Family, layouts_of
+from plesio_planning.estimate.search_space import Family
 from plesio_planning.estimate.search_walk import FoundLayout, LayoutQuestion, Walk
-
-__all__ = [
-    "RESERVE",
-    "FoundLayout",
-    "LayoutQuestion",
-    "Search",
-    "fastest_layout",
-    "fastest_layouts",
-    "layouts_of",
-    "of_sequences",
-    "or_shorter_sequences",
-    "search_layouts",
-    "working_layouts",
-]
 
 _DOUBLINGS = 12
 _SAME = 1e-9

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from plesio.core.charts import Axis, Chart, HeatMap, LineChart, Series, Table
 from plesio.core.units import format_seconds
 from plesio_planning.estimate.frontier import Frontier
-from plesio_planning.estimate.search import FoundLayout, Search
+from plesio_planning.estimate.search import Search
+from plesio_planning.estimate.search_walk import FoundLayout
 from plesio_planning.estimate.training import Training
 from plesio_planning.estimate.training_charts import format_days, format_dollars, format_gib, format_layout
-
-__all__ = ["search_charts", "search_finding", "search_tables"]
 
 _DAY_S = 86_400.0
 _CAUTION = (

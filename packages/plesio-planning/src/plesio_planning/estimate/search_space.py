@@ -17,8 +17,6 @@ from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SOFTWARE, Layout, LayoutRecomputation, Schedule, Software, varied
 from plesio_planning.estimate.model import Convolutional, Model
 
-__all__ = ["NEAR", "Family", "families_of", "layouts_of"]
-
 NEAR = 2.0
 """Largest factor between the batch that is wanted and another one."""
 

@@ -23,8 +23,6 @@ from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.search_space import NEAR, Family, families_of
 from plesio_planning.estimate.step import Step, step_of, step_timer
 
-__all__ = ["FoundLayout", "LayoutQuestion", "Walk"]
-
 _PROGRESS_EVERY = 256
 _WORTH_A_DOUBLING = 0.025
 """Share of the time that a batch must save to be twice as large, or half as large: an assumption."""

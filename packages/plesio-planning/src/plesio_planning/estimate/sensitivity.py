@@ -7,8 +7,6 @@ from plesio.cost.link import Link
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.training import Training
 
-__all__ = ["CHANGE", "Sensitivity", "best_upgrade", "bottleneck", "tornado"]
-
 CHANGE = 0.2
 """Share by which an input is changed, down and up."""
 

@@ -39,8 +39,6 @@ from plesio_planning.estimate.step import Step, estimate_step
 from plesio_planning.estimate.training import Training
 from plesio_planning.estimate.training_charts import format_days, format_dollars
 
-__all__ = ["RunOverSites", "Sites", "WayOverSites", "extra_tokens", "loss_penalty", "run_over_sites"]
-
 _DAY_S = 86_400.0
 _PENALTY, _PENALTY_PERIOD, _PENALTY_PARAMETERS = 0.03, 100.0, 1e8
 _BY_PERIOD, _BY_PARAMETERS = 0.34, -0.49

@@ -25,8 +25,6 @@ from plesio_planning.estimate.layout import Layout, LayoutRecomputation, check_l
 from plesio_planning.estimate.memory import fullest_stage, layers_of_stage, stage_parameters
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = ["Step", "StepTimer", "estimate_step", "step_of", "step_timer"]
-
 _OPTIMIZER_BYTES = 46.0
 """Read and written a parameter: Adam's states and master weight (24), gradient and weight (6), and the gradient once
 more for its norm (4), its scale (8) and its removal (4)."""

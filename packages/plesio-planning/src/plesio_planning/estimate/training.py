@@ -36,8 +36,6 @@ from plesio_planning.estimate.model import Model
 from plesio_planning.estimate.step import Step, estimate_step
 from plesio_planning.texts import read_texts
 
-__all__ = ["CHECKPOINT_BYTES", "DEVICE_MTBF_S", "Conditions", "Market", "Region", "Training", "estimate_training"]
-
 DEVICE_MTBF_S = 16_384 * 54 * 86_400 / 419
 """Llama 3 405B: 419 unexpected interruptions in 54 days on 16,384 H100 (Grattafiori et al. 2024, section 3.3.4)."""
 

@@ -11,22 +11,6 @@ from plesio_planning.estimate.model import Convolutional
 from plesio_planning.estimate.sensitivity import CHANGE, Sensitivity, best_upgrade, bottleneck
 from plesio_planning.estimate.training import Training
 
-__all__ = [
-    "format_amount",
-    "format_days",
-    "format_dollars",
-    "format_gib",
-    "format_layout",
-    "memory_caution",
-    "name_of_part",
-    "parts_chart",
-    "tornado_chart",
-    "tornado_table",
-    "training_charts",
-    "training_finding",
-    "training_tables",
-]
-
 _PARTS = {
     "matrix": "matrix products",
     "elements": "operations on single elements",

@@ -10,8 +10,6 @@ from plesio.core.errors import ArgumentError
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.layout import SoftwareName
 
-__all__ = ["usual_software"]
-
 _MEGATRON: Sequence[tuple[int, SoftwareName]] = (
     (2024, "megatron-core"),
     (2023, "current"),  # with fused attention; for mixtures of experts it is later

@@ -35,16 +35,6 @@ from plesio_planning.estimate.published import (
     PublishedStep,
 )
 
-__all__ = [
-    "EXPERT_STEPS",
-    "FITTED_STEPS",
-    "NEVER_FITTED_STEPS",
-    "ProgramError",
-    "Validation",
-    "program_errors",
-    "validate_estimator",
-]
-
 _GIB = 2**30
 
 FITTED_STEPS: Sequence[PublishedStep] = tuple(step for step in PUBLISHED_STEPS if SOURCES[step.source].use == "fitted")

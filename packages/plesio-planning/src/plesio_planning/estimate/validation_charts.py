@@ -8,8 +8,6 @@ from plesio.core.charts import Axis, LineChart, Series, Table
 from plesio_planning.estimate.cross_validation import CONFIDENCE, HeldOut, groups_of, reach
 from plesio_planning.estimate.validation import Validation, program_errors
 
-__all__ = ["validation_charts", "validation_findings", "validation_tables"]
-
 _WORST = 10
 """Steps that the table of the worst has."""
 _VIEW = 60.0

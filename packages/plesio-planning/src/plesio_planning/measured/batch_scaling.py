@@ -28,8 +28,6 @@ from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "BatchTraining", "fitted_critical_batch", "measure", "train_to", "window_scales"]
-
 FOUND = ("noise_scale",)
 NUM_RANKS = 2
 BATCHES = (8, 32, 128, 512)

@@ -24,8 +24,6 @@ from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.measured import Measured
 from plesio_planning.theory.stability import stability_limit
 
-__all__ = ["FOUND", "left_by_update", "measure", "where_it_leaves_all"]
-
 Array = NDArray[np.float64]
 
 FOUND = ()

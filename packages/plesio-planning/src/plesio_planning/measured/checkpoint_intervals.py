@@ -24,8 +24,6 @@ from plesio_planning.measured.failing_runs import FailingRun, failure_gaps_s, ru
 from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.declared import lines_of
 
-__all__ = ["IntervalRuns", "WaitingWork", "lowest_point", "measure_intervals"]
-
 STEP_S = 0.005
 FACTORS = (0.33, 0.58, 1.0, 1.73, 3.0)
 """Intervals that are tried, over the one that the model has for the best."""

@@ -28,8 +28,6 @@ from plesio_planning.measured.ranks import Ranks, slowest_s
 from plesio_planning.measured.twin import Twin, beside
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "StateCosts", "measure", "measure_states", "state_times"]
-
 FOUND = ("restart_s", "storage_writers")
 
 NUM_RANKS = 2

@@ -22,8 +22,6 @@ from plesio_planning.measured.ranks import Times, all_reduce_times, fitted_links
 from plesio_planning.measured.twin import Line, Twin, beside, fit_text, where_text
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("latency_s",)
 NUM_RANKS = 4
 BYTES_PER_S = 25e6

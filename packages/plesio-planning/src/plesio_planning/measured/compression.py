@@ -29,8 +29,6 @@ from plesio_planning.measured.real_gradients import training_gradients
 from plesio_planning.measured.twin import Twin, median_off
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "kept_share", "measure", "weibull_shape"]
-
 FOUND = ()
 SPECS = ("topk:0.5", "topk:0.1", "topk:0.01", "topk:0.001", "randk:0.1", "qsgd:4", "qsgd:8", "fp16", "bf16")
 STEPS = (0, 10, 30, 100, 200, 400, 600)

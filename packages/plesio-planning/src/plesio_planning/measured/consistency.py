@@ -30,8 +30,6 @@ from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, best_rounds
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "ConsistencyInputs", "measure", "time_to"]
-
 Array = NDArray[np.float64]
 
 FOUND = ("ratio",)

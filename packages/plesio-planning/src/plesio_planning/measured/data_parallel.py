@@ -22,8 +22,6 @@ from plesio_planning.measured.ranks import Times, ranks_on_hosts, timed
 from plesio_planning.measured.twin import Twin, beside, fit_text, lines_of, where_text
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("latency_s",)
 
 MOST_WORKERS = 6

@@ -30,8 +30,6 @@ from plesio_planning.measured.twin import Twin
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.reduction_order import order_effect
 
-__all__ = ["FOUND", "gradient_of_rank", "measure", "reductions", "step_times"]
-
 FOUND = ()
 MOST_RANKS = 4
 NUM_ELEMENTS = 1_000_000

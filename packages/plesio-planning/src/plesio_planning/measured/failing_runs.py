@@ -23,8 +23,6 @@ import torch
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["FailingRun", "ResumableWork", "failure_gaps_s", "run_with_failures", "write_state"]
-
 _STATE, _LOG = "state", "log"
 _NUM_GAPS = 8
 _MOST_FAILURES = 200

@@ -23,8 +23,6 @@ from plesio_planning.measured.ranks import Times, all_reduce_times, ranks_on_hos
 from plesio_planning.measured.twin import Twin, beside, lines_of, where_text
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("latency_s", "local_bytes_per_s", "local_latency_s")
 
 NUM_HOSTS = 2

@@ -28,8 +28,6 @@ from plesio_planning.measured.twin import Line, Twin, beside
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.work_shares import divide, moved
 
-__all__ = ["FOUND", "RankSpeeds", "measure", "step_times"]
-
 Way = Literal["equal", "proportional", "rebalanced"]
 Samples = NDArray[np.int64]
 

@@ -21,8 +21,6 @@ from plesio_planning.measured.twin import Twin, beside
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("compute_s", "exchange_s")
 
 NUM_WORKERS = 2

@@ -25,8 +25,6 @@ from plesio_planning.studies.half_precision_descent import LARGEST, SMALLEST, Lo
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.models.loss_scaling import Range
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("distribution", "standard_deviation", "log_mean", "log_deviation", "num_elements")
 
 STEPS = (1, 20, 100, 200, 400, 600)

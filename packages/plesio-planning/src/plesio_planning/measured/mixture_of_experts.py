@@ -26,8 +26,6 @@ from plesio_planning.measured.twin import Twin, beside, lines_of, median_off, wh
 from plesio_planning.studies import mixture_of_experts
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "all_to_all_times", "measure", "routed"]
-
 FOUND = ("latency_s",)
 NUM_RANKS = 4
 NUM_EXPERTS = 16

@@ -25,8 +25,6 @@ from plesio_planning.measured.twin import Twin, beside, fit_text, where_text
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.server_model import ServerModel
 
-__all__ = ["FOUND", "asynchronous_times", "exchange_times", "measure"]
-
 FOUND = ("latency_s",)
 NUM_WORKERS = 4
 NUM_SERVERS = 4

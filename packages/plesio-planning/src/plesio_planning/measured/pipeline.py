@@ -35,8 +35,6 @@ from plesio_planning.sim.pipeline_schedules import (
 )
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "calibrate_stage", "measure", "message_times", "run_pipeline"]
-
 FOUND = ("send_s",)
 COMPUTING, WAITING = 2, 4
 """Stages of either kind."""

@@ -25,8 +25,6 @@ from plesio.cost.buckets import ddp_exposed_s
 from plesio.cost.cluster import Cluster
 from plesio.cost.placement import all_reduce_on, bucket_all_reduce_on
 
-__all__ = ["FITTED_POLICY", "LinkConstants", "fit_constants", "link_predictions"]
-
 FITTED_POLICY = "diloco"
 NUM_WORKERS = 4
 PARAMETERS_BYTES = 4 * 30_846_720

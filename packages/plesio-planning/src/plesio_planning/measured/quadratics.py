@@ -24,8 +24,6 @@ from plesio.core.results import RunResult
 from plesio.tasks.task import Task
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic, make_heterogeneous
 
-__all__ = ["LIKE_WORKERS", "problem_of", "run_quadratics", "unlike_quadratics"]
-
 NUM_SAMPLES = 4096
 PROBLEM_SEED = 0
 LIKE_WORKERS = {"hessian_spread": 0.0, "heterogeneity": 0.0, "noise": 0.0}

@@ -26,18 +26,6 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.job_handle import Ambient, within
 from plesio.testbed.testbed import Testbed
 
-__all__ = [
-    "Ranks",
-    "Times",
-    "all_reduce_times",
-    "fitted_links",
-    "ranks_on_hosts",
-    "ranks_over_links",
-    "serve_functions",
-    "slowest_s",
-    "timed",
-]
-
 _FIT_ROUNDS = 5
 """How often all sizes are measured, at most, before a machine is said to be too busy to tell them apart."""
 

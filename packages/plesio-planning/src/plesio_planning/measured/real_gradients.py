@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from plesio.tasks.load import load_task
 from plesio.tasks.task import take_batch
 
-__all__ = ["flat_gradient", "set_gradient", "training_gradients"]
-
 
 def training_gradients(steps: Collection[int], *, seed: int = 0) -> list[Tensor]:
     """Return the flat gradient of one batch at each of these steps of an ordinary training, in one thread."""

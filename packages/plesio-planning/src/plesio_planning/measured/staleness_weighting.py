@@ -23,8 +23,6 @@ from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("max_staleness", "shares")
 
 Array = NDArray[np.float64]

@@ -13,8 +13,6 @@ from plesio_planning.measured.twin import Twin, beside, median_off
 from plesio_planning.studies.measured import Measured
 from plesio_planning.studies.order_statistics import GammaTimes, LogNormalTimes
 
-__all__ = ["FOUND", "measure"]
-
 FOUND = ("exchange_s",)
 NUM_STEPS = 120
 MEAN_S = 0.02

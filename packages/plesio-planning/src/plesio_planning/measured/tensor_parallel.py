@@ -30,8 +30,6 @@ from plesio_planning.measured.ranks import Times, ranks_over_links, slowest_s, t
 from plesio_planning.measured.twin import Twin, beside, fit_text, lines_of, where_text
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "computing_times", "cut_times", "measure"]
-
 FOUND = ("device_tflops", "local_latency_s")
 NUM_RANKS = 2
 BYTES_PER_S = 25e6

@@ -30,8 +30,6 @@ from plesio_planning.measured.real_gradients import flat_gradient, set_gradient
 from plesio_planning.measured.twin import Twin, beside, lines_of
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["FOUND", "TransformerTraining", "measure", "peak_flops_per_s", "step_times"]
-
 FOUND = ("mfu", "restart_s", "storage_bytes_per_s")
 WIDTHS = (64, 96, 144, 192)
 """Widths of the models; the second is the one whose utilisation is measured."""

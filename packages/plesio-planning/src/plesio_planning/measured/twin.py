@@ -16,8 +16,6 @@ from plesio.testbed.namespaces import why_no_namespaces
 from plesio_planning.measured.ranks import Ranks, Times, all_reduce_times, fitted_links
 from plesio_planning.studies.measured import Measured
 
-__all__ = ["Line", "Twin", "beside", "fit_text", "lines_of", "median_off", "where_text"]
-
 Line = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """Places along the axis, what is modelled there, and what was measured."""
 

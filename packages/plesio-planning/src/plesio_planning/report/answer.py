@@ -14,8 +14,6 @@ from plesio.core.inputs import Input
 from plesio.report.charts import draw_picture, terminal_table
 from plesio.report.document import PageSection, section
 
-__all__ = ["in_terminal", "inputs_section", "write_answer"]
-
 
 def in_terminal(words: Iterable[str], tables: Iterable[Table]) -> list[RenderableType]:
     """Render sentences, and below them tables with a line before each."""

@@ -16,8 +16,6 @@ from plesio_planning.report.answer import in_terminal, inputs_section, write_ans
 from plesio_planning.theory import Bound, Theorem
 from plesio_planning.theory.pictures import pictures_of
 
-__all__ = ["bound_values", "render_bound", "render_bound_page", "write_bound"]
-
 
 def render_bound(theorem: Theorem, bound: Bound) -> RenderableType:
     shown = in_terminal([_finding(bound)], _tables(bound))

@@ -12,8 +12,6 @@ from plesio_planning.estimate.estimate import Estimate
 from plesio_planning.estimate.run_plan import RunPlan
 from plesio_planning.report.answer import in_terminal, write_answer
 
-__all__ = ["estimate_values", "render_estimate", "render_estimate_page", "write_estimate"]
-
 
 def render_estimate(estimate: Estimate) -> RenderableType:
     return Group(*in_terminal(estimate.findings, estimate.tables))

@@ -11,8 +11,6 @@ from plesio_planning.estimate.validation import Validation
 from plesio_planning.estimate.validation_charts import validation_charts, validation_findings, validation_tables
 from plesio_planning.report.answer import in_terminal
 
-__all__ = ["render_estimator", "render_estimator_page"]
-
 
 def render_estimator(validation: Validation) -> RenderableType:
     shown = in_terminal(validation_findings(validation), validation_tables(validation))

@@ -17,19 +17,6 @@ from plesio_planning.studies import Asked, find_study
 from plesio_planning.studies.measured import Measured, error_text
 from plesio_planning.studies.textbook import Printed, printed_results, value_text
 
-__all__ = [
-    "cause_texts",
-    "measured_table",
-    "parts_table",
-    "printed_table",
-    "render_answer",
-    "render_index_page",
-    "render_measured",
-    "render_study_page",
-    "study_values",
-    "write_study",
-]
-
 
 def render_answer(asked: Asked) -> RenderableType:
     printed = printed_results(find_study(asked.study), asked=asked)

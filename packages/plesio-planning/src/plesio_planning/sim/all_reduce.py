@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plesio.sim.compiled import compiled
 
-__all__ = ["hierarchical_all_reduce_s", "ring_all_reduce_s", "tree_all_reduce_s"]
-
 Times = NDArray[np.float64]
 
 

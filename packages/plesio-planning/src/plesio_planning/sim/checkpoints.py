@@ -18,8 +18,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CheckpointTimes", "LongRun", "Phase", "Runs", "simulate_long_run", "simulate_runs", "trace_run"]
-
 Times = NDArray[np.float64]
 
 

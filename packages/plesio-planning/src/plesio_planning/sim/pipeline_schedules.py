@@ -24,19 +24,6 @@ from typing import Literal, NamedTuple, get_args
 
 from plesio.core.errors import ConfigError
 
-__all__ = [
-    "SCHEDULES",
-    "DeviceOperation",
-    "Executed",
-    "Execution",
-    "Schedule",
-    "chunks_of",
-    "devices_of_stages",
-    "execute",
-    "fewest_micro_batches",
-    "operations",
-]
-
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb1p", "zb2p", "zbv"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 Kind = Literal["forward", "backward", "weights"]

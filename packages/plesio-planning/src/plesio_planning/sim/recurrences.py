@@ -26,18 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plesio.sim.compiled import compiled
 
-__all__ = [
-    "Schedule",
-    "UpdateOrder",
-    "check_bound",
-    "check_times",
-    "checked_step_times",
-    "order_updates",
-    "simulate_barrier",
-    "simulate_bound",
-    "while_all_run",
-]
-
 Times = NDArray[np.float64]
 
 

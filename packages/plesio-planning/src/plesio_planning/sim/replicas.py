@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Elastic", "simulate_replicas"]
-
 _BATCHES = 20
 """Parts of a simulation, whose means have a spread."""
 

@@ -32,8 +32,6 @@ from numpy.typing import ArrayLike, NDArray
 from plesio.sim.compiled import compiled
 from plesio_planning.sim.recurrences import check_bound, check_times, checked_step_times
 
-__all__ = ["StoreSchedule", "simulate_store"]
-
 Times = NDArray[np.float64]
 Counts = NDArray[np.int64]
 

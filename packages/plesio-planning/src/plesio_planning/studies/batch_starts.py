@@ -12,8 +12,6 @@ from plesio.core.units import counted
 from plesio_planning.studies.noisy_descent import Bowl, descend_greedily
 from plesio_planning.studies.step_length_rules import RuleRuns, largest_batch
 
-__all__ = ["FEWEST_SIZES", "Problem", "Starts", "line_of"]
-
 _GREEDY_RUNS = 16
 FEWEST_SIZES = 3
 """Different batches, for a line."""

@@ -9,8 +9,6 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.core.inputs import Input, checked, inputs_of
 from plesio_planning.studies.study import Answer, Asked
 
-__all__ = ["STUDIES", "Study", "find_study"]
-
 _NUM_EXERCISES = 20
 """C.1 to C.20; the studies of further questions come after theirs."""
 

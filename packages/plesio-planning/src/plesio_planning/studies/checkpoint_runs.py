@@ -10,8 +10,6 @@ from plesio.cost.faults import Failures
 from plesio.cost.reliability import check_run_ends, expected_slowdown, slowdown_parts
 from plesio_planning.sim.checkpoints import CheckpointTimes, Runs, simulate_runs, trace_run
 
-__all__ = ["SavedRun", "SimulatedInterval"]
-
 _DRAWN_SEGMENTS = 4.5
 """Segments drawn before and after the first failure."""
 _MOST_SEGMENT = 8.0

@@ -13,8 +13,6 @@ from typing import Self
 
 from plesio.cost.reliability import MOST_SLOWDOWN, best_interval_s, cluster_mtbf_s, slowdown_parts
 
-__all__ = ["CheckpointWay", "Costs", "costs_of_ways", "lost_generations", "overhead_by_hosts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:

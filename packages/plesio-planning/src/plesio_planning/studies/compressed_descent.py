@@ -42,8 +42,6 @@ from plesio.policies.compression import (
 )
 from plesio.policies.compression.stage import FLOAT_BITS, Lossy
 
-__all__ = ["CompressedDescent", "Levels", "Sign", "descend", "parse_scheme", "step_of"]
-
 LOOK_EVERY = 10
 """Iterations between two looks at the loss: counts are multiples of it."""
 _DIVERGED = 1e6

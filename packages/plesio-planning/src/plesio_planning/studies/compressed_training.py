@@ -9,8 +9,6 @@ from plesio.core.charts import Axis, BarChart, Chart, LineChart, Series, Table
 from plesio.core.units import format_bandwidth, format_bytes, format_seconds
 from plesio_planning.studies.study import Answer
 
-__all__ = ["CompressedRun", "CompressedTraining"]
-
 Scale = Literal["iterations", "seconds", "bytes"]
 
 _BANDWIDTHS = tuple(10 ** (power / 4) for power in range(24, 45))

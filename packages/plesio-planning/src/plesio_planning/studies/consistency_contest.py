@@ -21,8 +21,6 @@ from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.order_statistics import LogNormalTimes
 
-__all__ = ["FAMILIES", "LEARNING_STEPS", "Cell", "Contender", "Contest"]
-
 Array = NDArray[np.float64]
 
 FAMILIES = ("BSP", "local SGD", "SSP", "asynchronous")

@@ -6,8 +6,6 @@ from typing import Any, Literal, TypeVar
 
 from plesio.core.charts import Series, Table
 
-__all__ = ["lines_of", "table_of"]
-
 T = TypeVar("T")
 
 

@@ -24,16 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from plesio.core.errors import ConfigError
 from plesio.sim.compiled import compiled
 
-__all__ = [
-    "BestStep",
-    "DelayedDescent",
-    "LateUpdates",
-    "descend",
-    "descend_in_loss",
-    "eigenvalues_of",
-    "find_best_step",
-]
-
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 

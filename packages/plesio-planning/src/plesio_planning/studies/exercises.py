@@ -16,8 +16,6 @@ from plesio_planning.studies.catalogue import find_study
 from plesio_planning.studies.study import Asked
 from plesio_planning.texts import read_texts
 
-__all__ = ["EXERCISES", "Exercise"]
-
 Unit = Literal["time", "%", "number"]
 
 _RIGHT, _CLOSE = 1.1, 2.0

@@ -14,21 +14,6 @@ from numpy.typing import NDArray
 from plesio.cost.collectives import unequal_all_to_all_s
 from plesio.cost.link import Link
 
-__all__ = [
-    "FEW_EXPERTS",
-    "Counts",
-    "ExpertLayer",
-    "Placement",
-    "Routed",
-    "Routing",
-    "Volumes",
-    "draw_routing",
-    "dropped_share",
-    "expert_places",
-    "popularities",
-    "sent_volumes",
-]
-
 FEW_EXPERTS = 8
 """Experts of a token that it is quicker to draw in turn."""
 _MOST_AT_ONCE = 2**22

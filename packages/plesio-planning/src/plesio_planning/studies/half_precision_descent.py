@@ -27,19 +27,6 @@ from numpy.typing import NDArray
 
 from plesio_planning.studies.compressed_descent import rounded_to_bf16
 
-__all__ = [
-    "HANDLINGS",
-    "LARGEST",
-    "OVERFLOW_RULES",
-    "SMALLEST",
-    "Convergence",
-    "FrequencyScale",
-    "Handling",
-    "LossScale",
-    "clipped",
-    "converge",
-]
-
 LARGEST = 65520.0
 """The least number that is infinite in FP16: half a step beyond 65504."""
 _LARGEST_FINITE = 65504.0

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.studies.delayed_descent import eigenvalues_of
 
-__all__ = ["HeterogeneousQuadratic", "Rounds", "best_rounds", "make_heterogeneous"]
-
 Array = NDArray[np.float64]
 
 _NUM_STEPS = 200

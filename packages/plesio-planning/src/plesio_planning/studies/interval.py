@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Interval", "interval_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:

@@ -8,8 +8,6 @@ from plesio.core.charts import Chart
 from plesio.core.predictions import Prediction, Scale, predictions_to_json
 from plesio.core.units import counted
 
-__all__ = ["Measured", "ModelledChoice", "Scope", "error_text"]
-
 _TIE = 0.02
 """A choice that costs less than this share is as good as the best: repeats differ by more."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bowl", "descend_greedily", "estimate_noise_scale", "steps_to_target"]
-
 Numbers = NDArray[np.float64]
 _DIVERGED = 100.0
 DAMPING = 0.05

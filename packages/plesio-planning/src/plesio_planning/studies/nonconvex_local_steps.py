@@ -16,16 +16,6 @@ from numpy.typing import NDArray
 
 from plesio.core.charts import Table
 
-__all__ = [
-    "NonConvex",
-    "SigmoidRegression",
-    "first_to_end",
-    "iterations_text",
-    "make_sigmoid_regression",
-    "nonconvex_local_steps",
-    "penalty_of",
-]
-
 Array = NDArray[np.float64]
 
 _SHARE = 0.05

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Durations", "GammaTimes", "LogNormalTimes", "ParetoTimes", "TraceTimes", "UniformTimes"]
-
 Array = NDArray[np.float64]
 
 _LOGITS = np.linspace(-150.0, 150.0, 4001)

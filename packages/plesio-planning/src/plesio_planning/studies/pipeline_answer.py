@@ -14,8 +14,6 @@ from plesio_planning.studies.pipeline_stages import PipelinePoint, PipelineStage
 from plesio_planning.studies.study import Answer
 from plesio_planning.theory.parallelism import bubble_share, micro_batches_for
 
-__all__ = ["Pipeline"]
-
 _SLOWER = 1.2
 _SEND = 0.1
 """Shares of a forward pass; both for the table of what is not equal."""

@@ -19,8 +19,6 @@ from plesio_planning.sim.pipeline_schedules import (
     operations,
 )
 
-__all__ = ["PipelinePoint", "PipelineStages", "frontier", "points_of"]
-
 _MOST_OTHER_PLACES = 4096
 """Micro-batches times stages where all schedules and recomputations are tried; their operations are done one by one."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from plesio.core.predictions import Prediction
 from plesio.cost.fit import fit_line
 
-__all__ = ["PublishedFit", "fit_published"]
-
 _MESSAGES = 128 * 8
 _MESSAGE_BYTES = {"dispatch": 7168 + 7168 // 128 * 4, "combine": 2 * 7168}
 _NODE = 8

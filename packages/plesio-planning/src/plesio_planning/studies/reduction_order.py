@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from plesio_planning.studies.trajectories import Trajectory
 
-__all__ = ["SOURCES", "OrderEffect", "VariationSource", "order_effect", "sums_by_order", "train"]
-
 Floats = NDArray[np.float32]
 Order = Literal["forward", "reverse", "random", "random, in 64 bits"]
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from plesio.sim.compiled import compiled
 from plesio_planning.studies.order_statistics import LogNormalTimes
 
-__all__ = ["Served", "WorkerSpeeds", "serve"]
-
 _KEPT_STEPS = 1000
 """Step times of a worker, which are then used again."""
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BalancedRouting", "balance_router"]
-
 _STEPS = 30
 _LEARNING_RATE = 4.0
 _TOKENS = 2048

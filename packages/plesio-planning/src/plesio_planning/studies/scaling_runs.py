@@ -13,8 +13,6 @@ import numpy as np
 
 from plesio_planning.studies.half_precision_descent import LARGEST, FrequencyScale, LossScale
 
-__all__ = ["ScalingRun", "run_with"]
-
 _MOST_POINTS = 400
 
 

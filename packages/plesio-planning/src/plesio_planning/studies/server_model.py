@@ -26,8 +26,6 @@ from typing import Literal
 from plesio.cost.collectives import all_gather_s, parameter_server_one_way_s, ring_all_reduce_s
 from plesio.cost.link import Link
 
-__all__ = ["Pull", "ServerModel"]
-
 Pull = Literal["touched", "changed", "all"]
 
 

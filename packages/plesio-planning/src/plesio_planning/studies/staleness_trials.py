@@ -15,8 +15,6 @@ from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.refusing_server import WorkerSpeeds, serve
 from plesio_planning.theory.stability import stability_limit
 
-__all__ = ["DelayPoint", "DistanceCurve", "ServedPoint", "StalenessProblem"]
-
 _NUM_CURVE_POINTS = 120
 _PATIENCE = 2
 """How many times what undelayed descent needs, for each unit of delay, before a step counts as useless."""

@@ -13,8 +13,6 @@ import numpy as np
 
 from plesio_planning.studies.noisy_descent import Bowl, steps_to_target
 
-__all__ = ["LENGTHS", "Rule", "RulePoint", "RuleRuns", "largest_batch"]
-
 Rule = Literal["linear", "square-root", "none"]
 
 LENGTHS = 2.0 ** np.arange(1.0, -7.0, -1.0)

@@ -21,8 +21,6 @@ from plesio_planning.studies.order_statistics import (
     UniformTimes,
 )
 
-__all__ = ["CVS", "LEAST_VARIED_SHAPE", "TailPoint", "Tails", "tails_of", "varying_times"]
-
 CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
 """Coefficients of variation that are shown."""
 LEAST_VARIED_SHAPE = 2.0

@@ -16,8 +16,6 @@ from plesio.core.charts import Table
 from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.order_statistics import LogNormalTimes
 
-__all__ = ["PERIODS", "ComposedTrace", "compose_trace", "slowest_sum"]
-
 PERIODS = (1, 4, 16)
 """Steps between barriers."""
 

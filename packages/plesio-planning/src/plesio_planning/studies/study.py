@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 from plesio.core.charts import Chart, Table
 from plesio.core.records import to_json
 
-__all__ = ["Answer", "Asked"]
-
 
 class Answer(ABC):
     """The answer of a study; subclasses are frozen dataclasses, whose fields are its numbers.

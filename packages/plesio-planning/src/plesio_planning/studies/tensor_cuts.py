@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from plesio.core.errors import ArgumentError
 from plesio.cost.collectives import bytes_sent_per_rank
 
-__all__ = ["CutBytes", "check_heads", "cut_bytes", "pays_from_tokens"]
-
 _MATRICES = ((1, 3), (1, 1), (1, 4), (4, 1))
 """Inputs and outputs of a layer's four matrices, in units of h."""
 

@@ -14,8 +14,6 @@ from plesio_planning.studies.catalogue import Study
 from plesio_planning.studies.study import Answer, Asked
 from plesio_planning.texts import read_texts
 
-__all__ = ["Printed", "TextbookRow", "printed_results", "value_text"]
-
 _LONG = 1e9
 """Numbers from here on are written with an exponent."""
 

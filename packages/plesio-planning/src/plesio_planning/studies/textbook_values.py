@@ -14,8 +14,6 @@ import numpy as np
 from plesio_planning.studies.order_statistics import LogNormalTimes
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Asking", "Values"]
-
 Values = Sequence[float | str]
 
 

@@ -16,12 +16,11 @@ from plesio.core.units import format_bytes, format_count
 from plesio.cost.goodput import Goodput
 from plesio_planning.estimate.hardware import Machine
 from plesio_planning.estimate.model import Model
-from plesio_planning.estimate.search import FoundLayout, search_layouts
+from plesio_planning.estimate.search import search_layouts
+from plesio_planning.estimate.search_walk import FoundLayout
 from plesio_planning.estimate.sensitivity import CHANGE, Sensitivity, tornado
 from plesio_planning.estimate.training import CHECKPOINT_BYTES, Conditions, Training, estimate_training
 from plesio_planning.estimate.training_charts import memory_caution, name_of_part
-
-__all__ = ["STATE_BYTES", "DevicePoint", "GivenPace", "LaidOut", "TrainingWork"]
 
 STATE_BYTES = 16
 """A parameter's weight and gradient in half precision, master weight and two moments (Rajbhandari et al. 2020)."""

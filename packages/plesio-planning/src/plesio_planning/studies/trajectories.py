@@ -28,17 +28,6 @@ from plesio.core.files import reason_of
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 
-__all__ = [
-    "Distance",
-    "FirstDifference",
-    "Tier",
-    "Trajectory",
-    "difference_at",
-    "distances",
-    "first_difference",
-    "read_trajectory",
-]
-
 Tier = Literal["strict", "relaxed"]
 Tensor = NDArray[Any]
 Trajectory = Mapping[int, Mapping[str, Tensor]]

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from plesio.sim.compiled import compiled
 from plesio_planning.studies.work_shares import divide, moved
 
-__all__ = ["Asynchronous", "Balanced", "DriftingRun", "asynchronous_descent"]
-
 Speeds = NDArray[np.float64]
 _PACE_MEMORY = 0.8
 """Share of what is known of a worker's speed that stays when a step has been measured."""

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["divide", "moved", "unweighted_variance"]
-
 Samples = NDArray[np.int64]
 
 

@@ -11,8 +11,6 @@ from plesio.core.errors import ArgumentError
 from plesio.core.records import to_json
 from plesio.core.units import format_bytes, format_seconds
 
-__all__ = ["Bound", "Condition"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:

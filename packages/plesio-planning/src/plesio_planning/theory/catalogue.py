@@ -28,8 +28,6 @@ from plesio_planning.theory.reliability import checkpoint_interval
 from plesio_planning.theory.stability import constant_staleness
 from plesio_planning.theory.unbiased_compression import unbiased_compression
 
-__all__ = ["THEOREMS", "Theorem", "find_theorem"]
-
 
 @dataclass(frozen=True, slots=True)
 class Theorem:

@@ -41,8 +41,6 @@ from plesio_planning.theory.bound import Bound, Condition
 from plesio_planning.theory.premises import largest_late_step, late_premise
 from plesio_planning.theory.stability import stability_limit
 
-__all__ = ["changing_bound", "chosen_bound", "staleness_of_lead", "varying_staleness"]
-
 _DOOB = 9
 """(1+2)²: of the window that ends now and has the largest sum, over the mean square of the whole sum."""
 

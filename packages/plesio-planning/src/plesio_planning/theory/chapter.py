@@ -11,8 +11,6 @@ from typing import Literal
 from plesio.core.errors import ConfigError, nearest
 from plesio_planning.texts import read_texts
 
-__all__ = ["CHAPTER", "ChapterEntry", "Stand", "parts_of_chapter"]
-
 Stand = Literal["holds", "holds otherwise", "wrong", "followed", "measured", "shown", "not here"]
 """Claims hold as stated, hold in another form, or are wrong. Rules are followed by themselves, measured and warned of,
 shown to whoever asks, or not here."""

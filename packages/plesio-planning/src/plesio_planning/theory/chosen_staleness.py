@@ -5,8 +5,6 @@ Counterparts of `theory.changing_bound`. The first keeps its premises, the other
 
 import numpy as np
 
-__all__ = ["in_flight_sgd", "scheduled_sgd", "worst_descent"]
-
 
 def scheduled_sgd(
     *,

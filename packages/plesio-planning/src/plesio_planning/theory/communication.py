@@ -5,8 +5,6 @@ import math
 from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio_planning.theory.bound import Bound
 
-__all__ = ["all_reduce_bytes", "asynchronous_rate", "best_num_workers", "speedup"]
-
 
 def all_reduce_bytes(*, message_bytes: float = 700e6, num_ranks: int = 256) -> Bound:
     """An all-reduce: bytes that every rank must send, by whatever algorithm.

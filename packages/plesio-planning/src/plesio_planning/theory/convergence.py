@@ -14,16 +14,6 @@ from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio_planning.theory.bound import Bound, Condition
 from plesio_planning.theory.premises import largest_late_step, late_premise, rate_premise
 
-__all__ = [
-    "asynchronous_average_staleness",
-    "asynchronous_nonconvex",
-    "compressed_gradients",
-    "delayed_strongly_convex",
-    "error_feedback",
-    "local_sgd",
-    "synchronous_sgd",
-]
-
 
 def synchronous_sgd(
     *,

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from plesio_planning.theory.stability import spectral_radius, stability_limit
 
-__all__ = ["delayed_descent", "iterations_to", "noise_floor", "stability_limit_of_delays"]
-
 _SETTLED = 1e-12
 _WELL_BELOW = 0.5
 """Limit of learning rate times curvature and the longest delay below which any delays converge."""

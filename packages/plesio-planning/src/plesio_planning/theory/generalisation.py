@@ -4,8 +4,6 @@ from plesio.core.checks import check_count, check_positive
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.premises import rate_premise
 
-__all__ = ["generalisation_gap"]
-
 
 def generalisation_gap(
     *,

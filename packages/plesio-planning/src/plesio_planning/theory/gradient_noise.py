@@ -3,8 +3,6 @@
 from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio_planning.theory.bound import Bound, Condition
 
-__all__ = ["batch_variance", "critical_batch", "gradient_noise_scale"]
-
 
 def gradient_noise_scale(*, covariance_trace: float, squared_gradient_norm: float) -> float:
     """Return the samples from which on more of them no longer pay: ``tr Σ / ‖G‖²`` (McCandlish et al. 2018).

@@ -65,8 +65,6 @@ from plesio.core.within import Within
 from plesio_planning.theory.bound import Bound, Condition
 from plesio_planning.theory.premises import largest_late_step
 
-__all__ = ["consensus_rate", "grid"]
-
 
 def consensus_rate(mixing: Mixing, *, late: int = 0) -> float:
     """By what the groups' distance from their mean shrinks at each mixing, in the long run, with nothing learned.

@@ -3,8 +3,6 @@
 from plesio.core.checks import check_count
 from plesio_planning.theory.bound import Bound
 
-__all__ = ["local_staleness"]
-
 
 def local_staleness(*, period: int = 8, num_workers: int = 8) -> Bound:
     """Local SGD as bounded staleness: most updates of others that a local step does not know.

@@ -6,8 +6,6 @@ from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio.core.errors import ArgumentError
 from plesio_planning.theory.bound import Bound, Condition
 
-__all__ = ["bubble_share", "micro_batches_for", "pipeline_bubble", "zero_memory"]
-
 
 def bubble_share(*, num_stages: int, num_micro_batches: int, num_chunks: int = 1) -> float:
     """Share of the time that equal stages wait, ``(p-1)/(mv+p-1)`` (Narayanan et al. 2021, section 2.2).

@@ -12,8 +12,6 @@ from plesio_planning.theory.catalogue import Theorem
 from plesio_planning.theory.communication import best_num_workers
 from plesio_planning.theory.stability import constant_staleness, spectral_radius, stability_limit
 
-__all__ = ["pictures_of"]
-
 _POINTS = 41
 _SPAN = 100.0
 """An axis goes from the asked value over this to the asked value times this."""

@@ -4,8 +4,6 @@ import math
 
 from plesio_planning.theory.bound import Condition
 
-__all__ = ["largest_late_step", "late_premise", "rate_premise"]
-
 
 def rate_premise(
     premise: str, learning_rate: float, *, smoothness: float, limit: float, strict: bool = False

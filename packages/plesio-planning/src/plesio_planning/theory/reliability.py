@@ -11,8 +11,6 @@ from plesio.cost.reliability import (
 )
 from plesio_planning.theory.bound import Bound
 
-__all__ = ["checkpoint_interval"]
-
 
 def checkpoint_interval(
     *, checkpoint_s: float = 300.0, host_mtbf_s: float = 1260 * 60, num_hosts: int = 1, restart_s: float = 0.0

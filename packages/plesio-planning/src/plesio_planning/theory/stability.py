@@ -23,8 +23,6 @@ from plesio.core.checks import check_not_negative, check_positive
 from plesio.core.errors import ArgumentError
 from plesio_planning.theory.bound import Bound
 
-__all__ = ["constant_staleness", "first_unstable_staleness", "spectral_radius", "stability_limit"]
-
 _MOST_STALENESS = 500
 _ROUNDING = 1e-12
 """Relative error of a limit: a step this near is at it."""

@@ -6,8 +6,6 @@ from plesio.core.checks import check_count, check_not_negative, check_positive
 from plesio_planning.theory.bound import Bound
 from plesio_planning.theory.premises import rate_premise
 
-__all__ = ["unbiased_compression"]
-
 
 def unbiased_compression(
     *,

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from plesio.cost.calibration import Calibration as Calibrated
     from plesio.cost.cluster import Cluster
 
-__all__ = ["EXAMPLES", "advise"]
-
 EXAMPLES = """\b
 Examples:
   plesio advise digits --cluster 4x1gbe --step-time "20 ms"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from plesio.cost.calibration import Calibration
     from plesio.cost.fit import AlphaBeta, LineFit
 
-__all__ = ["EXAMPLES", "calibrate"]
-
 EXAMPLES = """\b
 Examples:
   plesio lab calibrate digits --workers 4 --out calibration.json

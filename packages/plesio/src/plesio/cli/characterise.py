@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from plesio.core.combination import Combination
     from plesio.core.results import RunResult
 
-__all__ = ["EXAMPLES", "characterise"]
-
 EXAMPLES = """\b
 Examples:
   plesio lab characterise recipes/characterise.toml --out runs/quick --quick

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from plesio.core.charts import Table
     from plesio.runtime.checkpoints.catalogue import CatalogueEntry
 
-__all__ = ["EXAMPLES", "app"]
-
 EXAMPLES = """\b
 Examples:
   plesio checkpoint show runs/digits/checkpoints

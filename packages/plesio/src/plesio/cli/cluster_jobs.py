@@ -19,8 +19,6 @@ from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1
 
-__all__ = ["ClusterJob", "job_set", "secret_of", "slurm_script", "torchx_component"]
-
 _PORT = 29500
 _MOST_NAME = 40
 """Characters of a name: Kubernetes takes 63, with what JobSet adds."""

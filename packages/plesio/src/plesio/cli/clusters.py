@@ -4,8 +4,6 @@ from plesio.cli.listing import tell
 from plesio.cli.options import Json, Overwrite
 from plesio.core.units import counted, format_bandwidth
 
-__all__ = ["EXAMPLES", "clusters", "num_clusters"]
-
 EXAMPLES = """\b
 Examples:
   plesio list clusters

@@ -36,8 +36,6 @@ from plesio.cli.plug_ins import add_commands, home_of
 from plesio.core.errors import PlesioError
 from plesio.core.logs import set_up_logging
 
-__all__ = ["app", "invoke"]
-
 # typer stands on click or, by release, on a copy of it; the class of all usage errors is BadParameter's base in both.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from plesio.cost.calibration import Calibration as Calibrated
     from plesio.cost.cluster import Cluster
 
-__all__ = [
-    "EXAMPLES",
-    "OUTPUT_NAMES",
-    "WorldChoice",
-    "compare",
-    "load",
-    "print_results",
-    "split_policies",
-    "split_seeds",
-    "warn_of_code",
-]
-
 EXAMPLES = """\b
 Examples:
   plesio compare recipes/demo.toml --out runs/demo

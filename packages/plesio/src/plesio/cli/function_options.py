@@ -12,8 +12,6 @@ from plesio.core.errors import ArgumentError, ConfigError
 if TYPE_CHECKING:
     from plesio.core.inputs import Input
 
-__all__ = ["DerivedCommand", "command_of"]
-
 
 def command_of(
     words: str,

@@ -7,8 +7,6 @@ import typer
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["CommandGroup", "Commands"]
-
 
 class _Command(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -11,8 +11,6 @@ from plesio.cli.options import Json, Overwrite
 from plesio.cli.output_files import check_output_files, write_json
 from plesio.cli.terminal import columns
 
-__all__ = ["Lists", "add_kind", "app", "tell"]
-
 Lists = Mapping[str, Mapping[str, str]]
 """Explanations by name, in lists by their titles."""
 

@@ -6,8 +6,6 @@ import sys
 import threading
 from types import FrameType
 
-__all__ = ["main"]
-
 _AGAIN_S = 0.05
 
 

@@ -5,23 +5,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "Arguments",
-    "Calibration",
-    "Every",
-    "JoinPolicy",
-    "Json",
-    "NamedFolder",
-    "Out",
-    "Overwrite",
-    "RecipeFile",
-    "RecipeOrScript",
-    "Resume",
-    "RunFolder",
-    "Slow",
-    "TaskOption",
-]
-
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Folder for the page, pictures and JSON.", show_default=False),

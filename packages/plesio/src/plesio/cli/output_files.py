@@ -12,16 +12,6 @@ import typer
 from plesio.core.errors import ConfigError
 from plesio.core.files import make_writable, write_whole
 
-__all__ = [
-    "check_output_file",
-    "check_output_files",
-    "folder_of",
-    "prepare_pages",
-    "prepared_folder",
-    "unused_folder",
-    "write_json",
-]
-
 
 def check_output_file(option: str, path: Path | None, *, overwrite: bool) -> None:
     """Say what is wrong with a file's name before anything is measured; None is no file.

@@ -13,8 +13,6 @@ import typer
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["add_commands", "home_of", "plug_ins"]
-
 _PLANNING = ("bound", "bounds", "chapter", "estimate", "estimator", "published", "statements", "studies", "study")
 
 

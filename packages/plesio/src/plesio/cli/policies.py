@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from plesio.cli.listing import Lists, tell
 from plesio.cli.options import Json, Overwrite
 
-__all__ = ["EXAMPLES", "num_policies", "policies"]
-
 EXAMPLES = """\b
 Examples:
   plesio list policies

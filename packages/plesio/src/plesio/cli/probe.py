@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from plesio.cost.probe import Probe
     from plesio.runtime.worker.environment import WorkerPlace
 
-__all__ = ["EXAMPLES", "probe"]
-
 EXAMPLES = """\b
 Examples:
   plesio lab probe --workers 4

@@ -15,8 +15,6 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.results import RunResult
 from plesio.core.units import format_seconds
 
-__all__ = ["LiveDisplay", "PlainDisplay", "progress_display"]
-
 PLAIN_EVERY_S = 10.0
 """Seconds between two lines about one run where there is no terminal."""
 LEFT_AFTER_RUNS = 3

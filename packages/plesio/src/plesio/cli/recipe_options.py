@@ -10,8 +10,6 @@ from plesio.core.inputs import Input, Written, input_of
 if TYPE_CHECKING:
     from plesio.bench.recipe_section import RecipeSection
 
-__all__ = ["RECIPES", "checkpoint_options", "checkpoint_table", "key_option", "table_option"]
-
 RECIPES = "the recipe's"
 """The default of an option that replaces a key of a recipe file."""
 

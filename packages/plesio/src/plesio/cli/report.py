@@ -15,8 +15,6 @@ from plesio.core.records import to_values
 if TYPE_CHECKING:
     from plesio.report.explanation import ChangingRuns
 
-__all__ = ["EXAMPLES", "report"]
-
 EXAMPLES = """\b
 Examples:
   plesio report runs/demo

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from plesio.bench.recipe import Recipe
     from plesio.core.inputs import Input
 
-__all__ = ["POLICIES", "run_options", "script_recipe", "worker_options", "workers_table"]
-
 POLICIES = ("bsp", "adaptive")
 """The policies that a script is compared under, unless others are given."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from plesio.cost.calibration import Calibration as Calibrated
     from plesio.runtime.worlds.virtual import SimulationProgress
 
-__all__ = ["EXAMPLES", "STEP_TIME", "options_table", "refuse_for_script", "simulate", "slow_table", "step_time_table"]
-
 EXAMPLES = """\b
 Examples:
   plesio simulate digits --workers 16 --cluster 16x1gbe --policy ssp:4 --step-time "20 ms"

@@ -4,8 +4,6 @@ import re
 
 from plesio.core.errors import ConfigError, nearest
 
-__all__ = ["STEP_TIME", "pairs_table", "parsed_time", "slow_table", "step_time_table"]
-
 Table = dict[str, object]
 """A table of a recipe."""
 

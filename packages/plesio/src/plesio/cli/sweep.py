@@ -24,8 +24,6 @@ from plesio.core.files import write_whole
 if TYPE_CHECKING:
     from plesio.core.results import RunResult
 
-__all__ = ["EXAMPLES", "split_bandwidths", "split_bounds", "sweep"]
-
 EXAMPLES = """\b
 Examples:
   plesio sweep recipes/demo.toml --out runs/sweep --cluster 4x1gbe --bounds 0,1,2,4,8,16,inf

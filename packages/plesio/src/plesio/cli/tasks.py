@@ -7,8 +7,6 @@ from pathlib import Path
 from plesio.cli.listing import tell
 from plesio.cli.options import Json, Overwrite
 
-__all__ = ["EXAMPLES", "num_tasks", "tasks"]
-
 EXAMPLES = """\b
 Examples:
   plesio list tasks

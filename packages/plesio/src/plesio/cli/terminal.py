@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from plesio.core.results import RunResult
 
-__all__ = ["columns", "console", "do_runs", "exit_code_of", "show", "with_progress"]
-
 Done = TypeVar("Done")
 
 PLAIN_WIDTH = 140

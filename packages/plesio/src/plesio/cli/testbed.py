@@ -17,8 +17,6 @@ from plesio.core.files import check_script
 if TYPE_CHECKING:
     from plesio.testbed.testbed import TestbedRecord
 
-__all__ = ["EXAMPLES", "app", "prepare_for_hosts"]
-
 EXAMPLES = """\b
 Examples:
   plesio lab testbed run --cluster 4x1gbe train.py

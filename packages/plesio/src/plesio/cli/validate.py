@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Predict = Callable[[Path], Sequence[Prediction]]
     """Does the runs in a folder, and compares."""
 
-__all__ = ["EXAMPLES", "PAGE", "validate"]
-
 WORLDS = "worlds"
 
 

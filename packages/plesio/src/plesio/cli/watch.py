@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from plesio.watch.source import Watched
     from plesio.watch.view import RunView
 
-__all__ = ["EXAMPLES", "watch"]
-
 EXAMPLES = """\b
 Examples:
   plesio watch

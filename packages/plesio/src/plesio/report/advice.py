@@ -13,8 +13,6 @@ from plesio.report.charts import terminal_table
 from plesio.report.document import Document, TextLine, pictures, section
 from plesio.report.page_frame import render_document
 
-__all__ = ["render_advice", "render_advice_page"]
-
 SHOWN = 10
 """Rows of the table in a terminal; the page has all."""
 _AXES = {

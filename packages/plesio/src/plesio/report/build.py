@@ -23,8 +23,6 @@ from plesio.report.spans import RunTraces, read_traces, trace_paths
 from plesio.report.summarise import compare_runs
 from plesio.report.timelines import window_of
 
-__all__ = ["REPORT_NAME", "RESULTS_NAME", "build_report", "read_comparison", "read_operations"]
-
 REPORT_NAME = "report.html"
 RESULTS_NAME = "results.json"
 

@@ -13,8 +13,6 @@ from plesio.report.model import Comparison, PolicySummary
 from plesio.report.statistics import Spread
 from plesio.report.timelines import MOST_WORKERS, Window
 
-__all__ = ["comparison_charts", "policy_looks", "timeline_chart"]
-
 _LINK_COLOURS = ("#3f6384", "#86a8c4", "#c9b458", "#9a7fb0")
 """Colours of link classes, by order of appearance."""
 _BEYOND = 0.6

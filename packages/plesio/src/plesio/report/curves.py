@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Curve", "late_range", "mean_by_index", "mean_on_shared_range"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:

@@ -6,24 +6,6 @@ from typing import Literal
 
 from plesio.core.charts import Chart, Table
 
-__all__ = [
-    "Card",
-    "Cards",
-    "Document",
-    "Facts",
-    "Folded",
-    "Item",
-    "Items",
-    "PageBlock",
-    "PageSection",
-    "Pictures",
-    "StyledTable",
-    "TextLine",
-    "pictures",
-    "section",
-    "tables",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TextLine:

@@ -7,20 +7,6 @@ from plesio.core.units import format_bytes, format_seconds, listed
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.sentences import ratio_text, share_text
 
-__all__ = [
-    "bytes_finding",
-    "cpu_finding",
-    "loss_finding",
-    "memory_finding",
-    "memory_of_run_finding",
-    "metric_finding",
-    "progress_finding",
-    "staleness_finding",
-    "target_finding",
-    "time_finding",
-    "wait_finding",
-]
-
 
 def time_finding(comparison: Comparison) -> str:
     ratios = {

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from plesio.core.charts import Table
 from plesio.core.results import RunResult
 
-__all__ = ["PARTS", "MeasuredGoodput", "goodput_of", "goodput_table"]
-
 _SHOWN = 0.0005
 """A smaller share is 0.0 %."""
 USEFUL = "samples that count"

@@ -9,8 +9,6 @@ from plesio.core.units import format_bytes
 from plesio.policies.grid import GridSetting, is_grid
 from plesio.report.spans import RunTraces
 
-__all__ = ["RunStages", "StageFigures", "grid_charts", "grid_tables", "stages_of"]
-
 _MOST_POINTS = 400
 """Points of a line; no reader sees more."""
 

@@ -20,20 +20,6 @@ from scipy import stats
 
 from plesio.report.statistics import CONFIDENCE, Difference, Ratio, Spread, difference_of, ratio_of
 
-__all__ = [
-    "MIN_SEEDS",
-    "Judgement",
-    "adjusted",
-    "brown_forsythe",
-    "hedges_g",
-    "holm",
-    "judge_difference",
-    "judge_ratio",
-    "judge_spread",
-    "least_visible",
-    "size_word",
-]
-
 MIN_SEEDS = 3
 _SIZES = ((0.2, "negligible"), (0.5, "small"), (0.8, "medium"))
 """Cohen's (1988) words for sizes below these; above is large."""

@@ -7,8 +7,6 @@ from typing import Literal
 from plesio.core.share_metric import is_share
 from plesio.report.statistics import Spread
 
-__all__ = ["Metric"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:

@@ -13,8 +13,6 @@ from plesio.report.goodput import MeasuredGoodput
 from plesio.report.metric import Metric
 from plesio.report.statistics import Difference, Ratio, Spread
 
-__all__ = ["MEMORY_PARTS", "Comparison", "Contrast", "PolicySummary", "TargetTimes", "WorkerMeans"]
-
 MEMORY_PARTS = (
     "before",
     "parameters",

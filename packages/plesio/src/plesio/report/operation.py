@@ -13,8 +13,6 @@ from plesio.core.results import RunResult, read_results
 from plesio.core.trace import Trace
 from plesio.report.spans import ActivitySpan, RunTraces, read_traces
 
-__all__ = ["ComputeTimes", "Exchanges", "Operation", "operation_of", "read_operation", "read_result"]
-
 _SHORTEST_S = 1.0
 """The figures of a real run that trains for less are those of its beginning."""
 _WARM_UP_STEPS = 3

@@ -13,8 +13,6 @@ from plesio.policies.grid import is_grid
 from plesio.report.operation import Exchanges, Operation
 from plesio.report.sentences import share_text
 
-__all__ = ["NOTHING_TO_ADVISE", "operation_advice", "operations_advice"]
-
 _LARGEST_COMMUNICATE_SHARE = 0.30
 _LEAST_COMPUTE_SHARE = 0.60
 _LARGEST_STEP_RATIO = 1.2

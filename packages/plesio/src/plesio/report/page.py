@@ -35,8 +35,6 @@ from plesio.report.sentences import p_text, policy_sentence, ratio_text, seeds_t
 from plesio.report.statistics import Difference, Ratio
 from plesio.report.timelines import Window
 
-__all__ = ["TraceLink", "render_page"]
-
 _NONE = "–"
 
 

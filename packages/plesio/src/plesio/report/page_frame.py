@@ -19,8 +19,6 @@ from plesio.core.charts import Chart
 from plesio.report.charts import draw_figure
 from plesio.report.document import Document, Folded, PageBlock, Pictures
 
-__all__ = ["prose", "render_document"]
-
 _PLOTLY = "plotly-cartesian.min.js.gz"
 _LONG_NUMBER = re.compile(r"(?<=[\[,:])-?\d+\.\d{6,}(?:e[-+]?\d+)?(?=[\],}])")
 """A number of a chart's data that is more exact than a picture can be: pages would be a quarter larger."""

@@ -11,8 +11,6 @@ from plesio.core.files import write_whole
 from plesio.core.trace import UTILISATION, Trace, TraceRecord, read_trace
 from plesio.report.spans import ActivitySpan, RunTraces, spans_of, trace_paths
 
-__all__ = ["PERFETTO_NAME", "trace_events", "write_perfetto"]
-
 PERFETTO_NAME = "perfetto.json"
 
 _MICROSECONDS = 1e6

@@ -17,8 +17,6 @@ from plesio.report.charts import plain_table
 from plesio.report.document import Document, Item, Items, pictures, section
 from plesio.report.page_frame import render_document
 
-__all__ = ["probe_sentences", "render_probe", "render_probe_page"]
-
 MOST_COLUMNS = 12
 """A terminal's matrix has no more; all pairs are in the page and in the JSON file."""
 _WAYS = {

@@ -11,8 +11,6 @@ from plesio.report.model import MEMORY_PARTS, Comparison
 from plesio.report.spans import RunTraces
 from plesio.report.timelines import MOST_WORKERS
 
-__all__ = ["RunUtilisation", "memory_bars", "resource_charts", "utilisation_of", "worker_lines"]
-
 _MEMORY_COLOURS = {
     "before": "#c3c8ce",
     "parameters": "#0072b2",

@@ -12,17 +12,6 @@ from plesio.report.metric import Metric
 from plesio.report.model import Comparison, Contrast, PolicySummary
 from plesio.report.statistics import Difference, Ratio
 
-__all__ = [
-    "doubt_sentence",
-    "finding_of",
-    "p_text",
-    "policy_sentence",
-    "ratio_text",
-    "seeds_text",
-    "share_text",
-    "troubles",
-]
-
 
 def ratio_text(value: float) -> str:
     """Write a ratio for people.

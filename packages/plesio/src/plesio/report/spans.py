@@ -13,8 +13,6 @@ from pathlib import Path
 from plesio.core.errors import DataError
 from plesio.core.trace import Trace, TraceRecord, read_trace, split_blocked
 
-__all__ = ["ActivitySpan", "RunTraces", "read_traces", "spans_of", "trace_paths"]
-
 _BlockedKey = tuple[int, int]
 """A clock, and which of the blocked spans of that clock: a worker may be blocked more than once in a step."""
 

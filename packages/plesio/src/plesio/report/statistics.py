@@ -15,8 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-__all__ = ["CONFIDENCE", "Difference", "Ratio", "Spread", "difference_of", "ratio_of"]
-
 CONFIDENCE = 0.95
 
 

@@ -15,8 +15,6 @@ from plesio.report.metric import Metric
 from plesio.report.model import MEMORY_PARTS, Comparison, Contrast, PolicySummary, TargetTimes, WorkerMeans
 from plesio.report.statistics import Spread, difference_of, ratio_of
 
-__all__ = ["BASELINE", "compare_runs", "final_metrics"]
-
 BASELINE = "bsp"
 """The policy that others are held against, where it was run; else the first one is."""
 

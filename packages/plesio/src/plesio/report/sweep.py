@@ -23,16 +23,6 @@ from plesio.report.sentences import ratio_text, seeds_text
 from plesio.report.summarise import compare_runs
 from plesio.report.table import comparison_values
 
-__all__ = [
-    "Sweep",
-    "render_sweep",
-    "render_sweep_page",
-    "summarise_sweep",
-    "sweep_charts_of",
-    "sweep_sentences",
-    "sweep_values",
-]
-
 CLOSE = 1.1
 """Times within this factor of each other are told as equal."""
 _NONE = "–"

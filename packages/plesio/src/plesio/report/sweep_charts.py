@@ -19,17 +19,6 @@ from plesio.policies.grid import is_grid
 from plesio.report.charts.colours import NUM_SHAPES, QUIET, looks_of
 from plesio.report.model import Comparison, PolicySummary
 
-__all__ = [
-    "THROUGHPUT",
-    "TIME",
-    "Quantity",
-    "SweepPoint",
-    "bandwidth_chart",
-    "bound_chart",
-    "bound_policies",
-    "point_at",
-]
-
 _SLOW_TO_FAST = ["#c2410c", "#b58a00", "#2f8f83", "#3b6fb6"]
 _TRIANGLE = 2
 """The shape of what no seed reached."""

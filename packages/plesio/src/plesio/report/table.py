@@ -19,8 +19,6 @@ from plesio.report.operation_advice import operations_advice
 from plesio.report.sentences import policy_sentence, ratio_text, share_text
 from plesio.report.statistics import Ratio
 
-__all__ = ["comparison_table", "comparison_values", "render_comparison"]
-
 _NONE = "–"
 
 

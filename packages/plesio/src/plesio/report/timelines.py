@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from plesio.report.spans import ActivitySpan, RunTraces
 
-__all__ = ["MOST_WORKERS", "Window", "window_of"]
-
 MOST_WORKERS = 16
 """More rows than that nobody reads."""
 STEPS = 10

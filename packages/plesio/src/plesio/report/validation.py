@@ -12,8 +12,6 @@ from plesio.report.charts.colours import NUM_SHAPES, QUIET, looks_of
 from plesio.report.document import Document, pictures, section
 from plesio.report.page_frame import render_document
 
-__all__ = ["predictions_chart", "predictions_table", "render_validation", "render_validation_page", "summary_table"]
-
 _BAND = 0.10
 """Half width of the band, as a share of what was measured."""
 _BAND_POINTS = 3.0

@@ -20,8 +20,6 @@ from plesio_planning.estimate.exports.file_format import (
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model
 
-__all__ = ["read", "write"]
-
 _ELSEWHERE = "export to megatron or torchtitan, or write 1"
 _KNOWN = {
     "train_batch_size": "",

@@ -10,18 +10,6 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Convolutional, Model, Transformer
 
-__all__ = [
-    "FileFormat",
-    "ImportedRun",
-    "degree_of",
-    "layers_of_part",
-    "read_values",
-    "refuse",
-    "transformer_of",
-    "unread_names",
-    "value_of",
-]
-
 _Value = TypeVar("_Value", bool, int, str, list[Any], dict[str, Any])
 _KINDS = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "a section of values"}
 """Words for the types that a file's values have."""

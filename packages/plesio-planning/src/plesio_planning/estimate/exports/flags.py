@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Flags"]
-
 
 @dataclass(frozen=True, slots=True)
 class Flags:

@@ -15,8 +15,6 @@ from plesio_planning.estimate.exports.megatron_model import model_flags, sizes_o
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Model, Transformer
 
-__all__ = ["read", "write"]
-
 _NAME = "Megatron-LM"
 _LEAN = ("use-precision-aware-optimizer", "main-grads-dtype bf16")
 _STRATEGIES = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}

@@ -7,8 +7,6 @@ from plesio.core.errors import ArgumentError, ConfigError
 from plesio_planning.estimate.exports.flags import Flags
 from plesio_planning.estimate.model import Transformer
 
-__all__ = ["model_flags", "sizes_of"]
-
 _GROUPS = 8
 """Groups of experts, of which a token may go to a few: those of DeepSeek-V2 and V3."""
 

@@ -20,8 +20,6 @@ from plesio_planning.estimate.exports.file_format import (
 from plesio_planning.estimate.layout import Layout
 from plesio_planning.estimate.model import Model
 
-__all__ = ["read", "write"]
-
 _FLOAT8 = "quantize.linear.float8"
 _PART = "pipeline_parallel_layers_per_stage"
 _SCHEDULES = ("1F1B", "Interleaved1F1B")

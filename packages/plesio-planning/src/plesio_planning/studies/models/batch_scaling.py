@@ -40,8 +40,6 @@ from plesio_planning.studies.noisy_descent import descend_greedily, estimate_noi
 from plesio_planning.studies.step_length_rules import LENGTHS, Rule, RulePoint, largest_batch
 from plesio_planning.studies.study import Answer
 
-__all__ = ["BatchPoint", "BatchScaling", "Problem", "Rule", "RulePoint", "batch_scaling"]
-
 Numbers = NDArray[np.float64]
 
 _DRAWS = 2000

@@ -34,8 +34,6 @@ from plesio_planning.studies.staleness_trials import DelayPoint, StalenessProble
 from plesio_planning.studies.study import Answer
 from plesio_planning.theory.stability import first_unstable_staleness
 
-__all__ = ["BoundedStaleness", "bounded_staleness"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedStaleness(Answer):

@@ -39,8 +39,6 @@ from plesio_planning.studies.checkpoint_ways import (
 from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Checkpointing", "checkpointing", "most_checkpoint_s", "published_failures"]
-
 _TIME = Within(1e-9, 1e12)
 """Seconds; hosts that fail every 30,000 years are not too good."""
 _FACTORS = tuple(2 ** (power / 2) for power in range(-4, 5))

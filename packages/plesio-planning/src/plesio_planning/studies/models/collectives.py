@@ -42,8 +42,6 @@ from plesio.cost.selection import Crossover, fastest
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Algorithm", "Collectives", "RankLinks", "collectives", "ring_tree_crossover_bytes"]
-
 Algorithm = Literal["ring", "halving-doubling", "double tree", "tree", "hierarchical"]
 
 _HIERARCHICAL = OnlyWith("algorithms", "hierarchical")

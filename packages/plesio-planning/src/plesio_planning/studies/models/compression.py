@@ -30,8 +30,6 @@ from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio_planning.studies.compressed_descent import CompressedDescent, descend, parse_scheme
 from plesio_planning.studies.compressed_training import CompressedRun, CompressedTraining
 
-__all__ = ["compression"]
-
 _COST = {"all_reduce": ring_all_reduce_s, "all_gather": all_gather_s, "all_to_all": all_to_all_s}
 _MOST_POINTS = 150
 """Points of a curve."""

@@ -38,8 +38,6 @@ from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.heterogeneous_quadratic import best_rounds, make_heterogeneous
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Consistency", "consistency"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consistency(Answer):

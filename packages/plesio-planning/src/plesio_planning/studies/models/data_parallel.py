@@ -29,8 +29,6 @@ from plesio_planning.studies.models.collectives import RankLinks, ring_tree_cros
 from plesio_planning.studies.order_statistics import LogNormalTimes
 from plesio_planning.studies.study import Answer
 
-__all__ = ["DataParallel", "ScalingPoint", "data_parallel"]
-
 Algorithm = Literal["ring", "tree", "double tree", "halving-doubling", "hierarchical"]
 
 _MOST_ROWS = 6

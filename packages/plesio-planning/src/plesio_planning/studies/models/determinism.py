@@ -47,8 +47,6 @@ from plesio_planning.studies.trajectories import (
     read_trajectory,
 )
 
-__all__ = ["Determinism", "TrajectoryPair", "determinism"]
-
 _NUM_RANKS = (2, 3, 4, 8, 16, 32, 64, 128, 256)
 _MOST_NUMBERS = 1024 * 100_000
 _EXAMPLE = (1e30, -1e30, 1.0)

@@ -42,8 +42,6 @@ from plesio_planning.estimate.goodput_ways import (
 from plesio_planning.estimate.training import DEVICE_MTBF_S
 from plesio_planning.studies.study import Answer
 
-__all__ = ["UsefulTime", "cost_of_a_failure", "goodput"]
-
 _TIME = Within(1e-6, 1e12)
 _PUBLISHED_DEVICES = 1_200_000
 _PUBLISHED_SHARES = {

@@ -44,8 +44,6 @@ from plesio.cost.selection import fastest
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
-__all__ = ["Hosts", "TwoLevels", "hierarchical"]
-
 _SIZES = tuple(float(size) for size in np.geomspace(1e3, 10e9, 57))
 _SMALL_BYTES = 100e3
 

@@ -31,8 +31,6 @@ from plesio_planning.studies.study import Answer
 from plesio_planning.studies.unequal_workers import Asynchronous, Balanced, DriftingRun, asynchronous_descent
 from plesio_planning.studies.work_shares import divide, unweighted_variance
 
-__all__ = ["Gain", "LoadBalancing", "load_balancing"]
-
 _CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
 _COUNTS = (4, 16, 64)
 _NUM_CAPPED = 300

@@ -46,8 +46,6 @@ from plesio_planning.studies.nonconvex_local_steps import (
 )
 from plesio_planning.studies.study import Answer
 
-__all__ = ["LocalSgd", "NonConvex", "PeriodPoint", "local_sgd"]
-
 _NUM_CURVE_POINTS = 80
 _FLOOR_ITERATIONS = 1024
 """Iterations of the simulated floors. The first half settles them: five times the slowest coordinate's e-fold."""

@@ -45,8 +45,6 @@ from plesio_planning.studies.half_precision_descent import (
 from plesio_planning.studies.scaling_runs import ScalingRun, run_with
 from plesio_planning.studies.study import Answer
 
-__all__ = ["LossScaling", "Range", "Shares", "loss_scaling"]
-
 _SUBNORMAL = 2.0**-14
 _POWERS = tuple(range(34))
 _NUM_CAST = 20_000

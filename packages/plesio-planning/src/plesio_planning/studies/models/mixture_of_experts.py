@@ -40,8 +40,6 @@ from plesio_planning.studies.published_all_to_all import PublishedFit, fit_publi
 from plesio_planning.studies.router_balancing import BalancedRouting, balance_router
 from plesio_planning.studies.study import Answer
 
-__all__ = ["MixtureOfExperts", "mixture_of_experts"]
-
 _SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 _CAPACITIES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 _DROP_SKEWS = (0.0, 0.5, 1.0)

@@ -41,8 +41,6 @@ from plesio.cost.link import Link
 from plesio_planning.studies.declared import lines_of
 from plesio_planning.studies.study import Answer
 
-__all__ = ["BandwidthPoint", "Overlap", "Shape", "overlap"]
-
 Shape = Literal["equal", "tapered", "embedding"]
 
 _MOST_LAYERS = 300

@@ -22,8 +22,6 @@ from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.server_model import Pull, ServerModel
 from plesio_planning.studies.study import Answer
 
-__all__ = ["ParameterServer", "parameter_server"]
-
 _DENSITIES = tuple(float(density) for density in np.geomspace(1e-4, 1.0, 41))
 _NO_COST = 0.005
 _BARRIERS = tuple(float(factor) for factor in np.linspace(1.0, 10.0, 91))

@@ -32,8 +32,6 @@ from plesio_planning.studies.pipeline_answer import Pipeline
 from plesio_planning.studies.pipeline_stages import PipelineStages
 from plesio_planning.studies.tensor_cuts import check_heads
 
-__all__ = ["pipeline"]
-
 _MOST_STAGES = 1024
 """Most stages of a pipeline, and of a device."""
 _MOST_PLACES = 32_768

@@ -44,8 +44,6 @@ from plesio_planning.studies.interval import Interval, interval_of
 from plesio_planning.studies.order_statistics import LogNormalTimes
 from plesio_planning.studies.study import Answer
 
-__all__ = ["StalenessWeighting", "TunedWeighting", "UntunedWeighting", "staleness_weighting"]
-
 _FEWEST_UPDATES, _MOST_UPDATES = 20_000, 500_000
 """That a descent may take: more the worse the condition, up to what can be waited for."""
 _NUM_CURVE_POINTS = 200

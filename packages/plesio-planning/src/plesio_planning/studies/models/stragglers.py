@@ -39,8 +39,6 @@ from plesio_planning.studies.step_time_tails import CVS, LEAST_VARIED_SHAPE, Tai
 from plesio_planning.studies.straggler_trace import PERIODS, ComposedTrace, compose_trace, slowest_sum
 from plesio_planning.studies.study import Answer
 
-__all__ = ["BarrierPoint", "Stragglers", "stragglers"]
-
 Kind = Literal["lognormal", "gamma", "uniform", "pareto", "trace"]
 
 _WORKERS = (1, 4, 16, 64, 256, 1024)

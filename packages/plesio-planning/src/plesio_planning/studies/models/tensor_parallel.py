@@ -29,8 +29,6 @@ from plesio_planning.studies.models.collectives import RankLinks
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.tensor_cuts import CutBytes, check_heads, cut_bytes, pays_from_tokens
 
-__all__ = ["TensorParallel", "TensorPoint", "tensor_parallel"]
-
 _MOST_DEVICES = 64
 _TOKENS = tuple(2**power for power in range(9, 18))
 

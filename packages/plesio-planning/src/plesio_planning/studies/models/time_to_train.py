@@ -39,8 +39,6 @@ from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.study import Answer
 from plesio_planning.studies.training_work import STATE_BYTES, DevicePoint, GivenPace, LaidOut, TrainingWork
 
-__all__ = ["TimeToTrain", "time_to_train"]
-
 Pace = Literal["mfu", "layout"]
 
 _DAY_S = 86_400.0

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Statement", "Verdict", "Witness"]
-
 Verdict = Literal["true", "true under a condition", "false"]
 
 

@@ -20,17 +20,6 @@ from plesio.report.sentences import ratio_text, share_text
 from plesio.report.spans import read_traces
 from plesio.report.summarise import BASELINE
 
-__all__ = [
-    "Used",
-    "accuracy_chart",
-    "factor_charts",
-    "paper_charts",
-    "pareto_chart",
-    "pareto_front",
-    "read_used",
-    "speed_up_chart",
-]
-
 _PANEL_COLUMNS = 2
 _ROOM = 1.2
 """Upper end of an axis over the largest value."""

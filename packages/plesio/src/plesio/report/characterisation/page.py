@@ -34,14 +34,6 @@ from plesio.report.page_frame import render_document
 from plesio.report.sentences import p_text, ratio_text, seeds_text
 from plesio.report.summarise import BASELINE
 
-__all__ = [
-    "OUTPUT_NAMES",
-    "characterisation_sentences",
-    "characterisation_values",
-    "render_characterisation",
-    "write_characterisation",
-]
-
 OUTPUT_NAMES = ("report.html", "characterise.json", "tables", "figures")
 """Names of all that is written besides the comparisons."""
 _STOPPED = 6

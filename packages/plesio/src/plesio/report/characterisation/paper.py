@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["PAPER", "PaperLayout"]
-
 
 class PaperLayout(msgspec.Struct, frozen=True, kw_only=True):
     """A table or a figure of the paper.

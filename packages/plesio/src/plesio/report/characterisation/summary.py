@@ -25,17 +25,6 @@ from plesio.report.model import Comparison, PolicySummary
 from plesio.report.statistics import Spread
 from plesio.report.summarise import compare_runs
 
-__all__ = [
-    "Characterisation",
-    "Claim",
-    "compute_step_s",
-    "makes_steps_of_bsp",
-    "overloads",
-    "regained",
-    "state_bytes",
-    "summarise_characterisation",
-]
-
 _OVERLOADED = 1.25
 
 

@@ -12,8 +12,6 @@ from plesio.report.model import PolicySummary
 from plesio.report.sentences import p_text, ratio_text, seeds_text, share_text
 from plesio.report.statistics import Spread
 
-__all__ = ["claims_tables", "design_table", "paper_tables", "scaling_table"]
-
 _NONE = "–"
 
 

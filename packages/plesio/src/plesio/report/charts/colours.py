@@ -4,19 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from plesio.core.charts import Look, Series
 
-__all__ = [
-    "ACTIVITY_COLOURS",
-    "AMOUNTS",
-    "COLOURS",
-    "MARK_INK",
-    "NUM_SHAPES",
-    "QUIET",
-    "amount_colour",
-    "ink_on",
-    "looks_of",
-    "series_looks",
-]
-
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's (2008), which people with any common colour blindness tell apart; the seventh is the first again."""
 

@@ -32,8 +32,6 @@ from plesio.report.charts.rules import (
 )
 from plesio.report.charts.theme import lay_out, with_alpha
 
-__all__ = ["draw_figure"]
-
 _LINES_PX, _LOW_PANEL_PX, _PANEL_PX = 320, 90, 250
 """Heights of lines: alone, one below the other, and in a grid."""
 _ROW_PX, _TALL_ROW_PX, _LOW_ROW_PX = 30, 34, 12

@@ -33,8 +33,6 @@ from plesio.report.charts.rules import (
     values_along,
 )
 
-__all__ = ["draw_picture"]
-
 _WIDTH_IN = 8.0
 _DPI = 130
 _COLOURS = 128

@@ -7,26 +7,6 @@ from itertools import chain
 from plesio.core.charts import BarChart, Chart, HeatMap, LineChart, RangeChart, Series, Timeline
 from plesio.report.charts.colours import COLOURS, amount_colour, ink_on
 
-__all__ = [
-    "BAR_ROOM",
-    "MOST_MARKERS",
-    "bar_texts",
-    "cell_amounts",
-    "cell_inks",
-    "column_labels",
-    "extent",
-    "fewest_names",
-    "goes_right",
-    "log_ticks",
-    "mark_rows",
-    "marked_lines",
-    "on_two_lines",
-    "rows_of",
-    "thinned",
-    "tick_text",
-    "values_along",
-]
-
 MOST_MARKERS = 8
 """Markers of a line: its shape tells it from the others where colours do not."""
 

@@ -9,8 +9,6 @@ from rich.text import Text
 
 from plesio.core.charts import Table
 
-__all__ = ["TerminalTable", "plain_table", "terminal_table"]
-
 _GAP = 2
 """Characters between two columns."""
 _LONG = 24

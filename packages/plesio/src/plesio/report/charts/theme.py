@@ -4,8 +4,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-__all__ = ["lay_out", "with_alpha"]
-
 
 def with_alpha(colour: str, alpha: float) -> str:
     """Make a ``#rrggbb`` colour see-through.

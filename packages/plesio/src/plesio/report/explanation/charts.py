@@ -17,8 +17,6 @@ from plesio.report.explanation.verdict import metric_of
 from plesio.report.metric import Metric
 from plesio.report.sentences import share_text
 
-__all__ = ["explanation_charts", "metric_chart"]
-
 _IN_FORCE, _BSP, _RESTORED = Look(COLOURS[0]), Look(QUIET, 1), Look(COLOURS[4], NUM_SHAPES - 1)
 _SIZES = (1, 3, 7, 15, 31, 63, 127, 255)
 _PREDICTED = (

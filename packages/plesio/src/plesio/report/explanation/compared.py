@@ -5,8 +5,6 @@ from plesio.core.units import counted, format_seconds
 from plesio.policies.adaptive.compared import ComparedSetting
 from plesio.report.explanation.model import Change, Chapter
 
-__all__ = ["compared_table", "trial_text"]
-
 _HEADERS = ("setting", "a step", "worth of a step", "progress a second")
 
 

@@ -32,8 +32,6 @@ from plesio.report.explanation.stages import StoreSteps, read_schedule
 from plesio.report.explanation.verdict import outcome_of
 from plesio.report.statistics import Difference
 
-__all__ = ["explanation_of"]
-
 _MANY = 2**20
 """Numbers in a tensor that is taken to compare compressions."""
 

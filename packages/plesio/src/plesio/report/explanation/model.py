@@ -12,8 +12,6 @@ from plesio.policies.adaptive.compared import ComparedSetting, TrialEnd
 from plesio.report.curves import Curve
 from plesio.report.statistics import Difference
 
-__all__ = ["Change", "Chapter", "ExplainedReview", "Explanation", "MeasuredOutcome", "Noise", "PolicySpan"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:

@@ -17,8 +17,6 @@ from plesio.report.explanation.verdict import measured_table, verdict_sentences
 from plesio.report.operation_advice import NOTHING_TO_ADVISE
 from plesio.report.page_frame import render_document
 
-__all__ = ["render_explanation", "render_explanation_page"]
-
 
 def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) -> RenderableType:
     figures = measured_table(explanation)

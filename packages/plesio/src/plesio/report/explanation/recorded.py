@@ -9,8 +9,6 @@ from plesio.report.explanation.model import Change, ExplainedReview
 from plesio.report.explanation.sentences import change_text, unchanged_text, upheld_text
 from plesio.report.explanation.spans import RecordedClock
 
-__all__ = ["decision_sentences", "recorded_changes"]
-
 
 def decision_sentences(run: RunResult) -> list[str] | None:
     """Tell the decisions of a policy that adapts or switches, a sentence each; None if they are of another kind."""

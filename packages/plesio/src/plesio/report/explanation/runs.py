@@ -19,8 +19,6 @@ from plesio.report.operation_advice import operation_advice
 from plesio.report.statistics import Difference, difference_of
 from plesio.report.summarise import final_metrics
 
-__all__ = ["ChangingRuns", "find_changing_runs"]
-
 _RESULTS, _EVENTS, _RUNS, _SETTING = "results.json", "events.jsonl", "runs", "setting.json"
 
 

@@ -15,16 +15,6 @@ from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Ex
 from plesio.report.explanation.verdict import ABOUT_EQUAL
 from plesio.report.sentences import ratio_text, share_text
 
-__all__ = [
-    "change_text",
-    "closing_sentences",
-    "explanation_sentences",
-    "heading_text",
-    "percent",
-    "unchanged_text",
-    "upheld_text",
-]
-
 _MUCH = 0.1
 """A share of a time that is worth a word."""
 _MOST_SHARES = 8

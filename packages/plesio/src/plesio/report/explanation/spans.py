@@ -27,8 +27,6 @@ from plesio.policies.adaptive.readings.review import GradientPairs
 from plesio.policies.adaptive.system.setting import COARSE_STEPS, IN_LOW_RANK, SYNCHRONOUS
 from plesio.report.explanation.model import Noise, PolicySpan
 
-__all__ = ["RecordedClock", "ReviewRound", "noises_of", "read_answers", "read_spans", "slack_of"]
-
 BSP_STEP_S = f"{SYNCHRONOUS.spec}.step_s"
 """Name of the prediction for bsp among the figures of an answer (`ComparedSetting`)."""
 

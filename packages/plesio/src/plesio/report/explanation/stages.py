@@ -14,8 +14,6 @@ from plesio.policies import Arrived, EventLog, LeaveReason, Left, Steer, Switch,
 from plesio.report.explanation.model import PolicySpan
 from plesio.report.explanation.spans import RecordedClock, slack_of
 
-__all__ = ["StoreSteps", "read_schedule"]
-
 
 class StoreSteps:
     """Steps that each worker made on the store, and until when."""

@@ -31,8 +31,6 @@ from plesio.report.inference import MIN_SEEDS
 from plesio.report.metric import Metric
 from plesio.report.sentences import doubt_sentence, finding_of, p_text, ratio_text, seeds_text
 
-__all__ = ["ABOUT_EQUAL", "FEWEST_TO_SMOOTH", "measured_table", "metric_of", "outcome_of", "verdict_sentences"]
-
 ABOUT_EQUAL = 0.01
 """A difference below this share of the time is none to people."""
 _BY_CHANCE = 0.05
