@@ -16,12 +16,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "num_trials": 2,
     },
     "bounded-staleness": {"stalenesses": (0, 1), "condition_number": 2.0, "num_trials": 2, "num_dimensions": 2},
-    "compression": {
-        "num_dimensions": 20,
-        "condition_number": 5.0,
-        "schemes": ("none", "topk:0.5"),
-        "max_steps": 2000,
-    },
+    "compression": {"num_dimensions": 20, "condition_number": 5.0, "schemes": ("none", "topk:0.5"), "max_steps": 2000},
     "checkpointing": {"num_runs": 4},
     "consistency": {"ratios": (1.0,), "cvs": (0.1,), "slowdowns": (1.0,), "num_workers": 2, "bounds": (1,)},
     "goodput": {"simulated_failures": 100},

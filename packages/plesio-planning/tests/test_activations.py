@@ -1,12 +1,7 @@
 import pytest
 
 from plesio.core.errors import ConfigError
-from plesio_planning.activations import (
-    Recomputation,
-    boundary_bytes,
-    layer_activation_bytes,
-    recomputed_share,
-)
+from plesio_planning.activations import Recomputation, boundary_bytes, layer_activation_bytes, recomputed_share
 
 # heads, hidden, layers, micro-batch, stages, chunks; GiB with everything kept, and with selective recomputation and
 # sequence parallelism

@@ -31,11 +31,7 @@ def test_constants_that_made_the_steps_are_found():
     for way in WAYS:
         training = run_of(**way)
         step = estimate_step(
-            training.model,
-            training.layout,
-            training.machine,
-            global_batch=training.step.num_samples,
-            constants=theirs,
+            training.model, training.layout, training.machine, global_batch=training.step.num_samples, constants=theirs
         )
         steps.append((training, step.total_s))
     found = calibrate_to(steps)

@@ -254,10 +254,7 @@ def test_a_residual_network_is_known_by_its_sums():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("lama-3-8b", 'did you mean "llama-3-8b"?'),
-        ("none.json", "there is no model file none.json"),
-    ],
+    [("lama-3-8b", 'did you mean "llama-3-8b"?'), ("none.json", "there is no model file none.json")],
 )
 def test_an_unknown_model_is_one_clear_line(text: str, message: str):
     assert message in refusal_of(lambda: find_model(text))

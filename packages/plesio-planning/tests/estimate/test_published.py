@@ -13,12 +13,7 @@ from plesio.core.errors import ConfigError
 from plesio_planning.estimate import CONSTANTS, validate_estimator
 from plesio_planning.estimate.accuracy import OTHER_ERROR, STEP_ERRORS
 from plesio_planning.estimate.calibrate import EXPERTS, FITTED, fit_constants, predicted_s
-from plesio_planning.estimate.cross_validation import (
-    HeldOut,
-    LeftOutGroup,
-    cross_validate,
-    groups_of,
-)
+from plesio_planning.estimate.cross_validation import HeldOut, LeftOutGroup, cross_validate, groups_of
 from plesio_planning.estimate.published import PUBLISHED_STEPS, SOURCES
 from plesio_planning.estimate.validation import (
     EXPERT_STEPS,

@@ -57,13 +57,7 @@ def test_bounded_staleness():
 @pytest.mark.slow
 def test_load_balancing():
     cluster = RankSpeeds(
-        speeds=(0.5, 1.0, 1.5),
-        batch=48,
-        sample_s=2e-3,
-        cap=40,
-        jitter=0.0,
-        rebalance_every=4,
-        largest_move=4,
+        speeds=(0.5, 1.0, 1.5), batch=48, sample_s=2e-3, cap=40, jitter=0.0, rebalance_every=4, largest_move=4
     )
     assert cluster.shares(cluster.speeds).tolist() == [8, 16, 24]
     rebalanced = cluster.modelled("rebalanced", 12)

@@ -147,11 +147,7 @@ def test_any_times_give_what_messages_between_devices_give_to_the_bit(schedule: 
     forward_s, backward_s, weights_s = np.random.default_rng(seed).exponential(1.0, (3, stages)).tolist()
     orders = operations(schedule, num_devices=p, num_micro_batches=m)
     found = execute(
-        orders,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        weights_s=weights_s if schedule in SPLIT else (),
-        send_s=0.3,
+        orders, forward_s=forward_s, backward_s=backward_s, weights_s=weights_s if schedule in SPLIT else (), send_s=0.3
     )
     durations_s = {"forward": forward_s, "backward": backward_s, "weights": weights_s}
     assert {one.operation: one.end_s for one in found.done} == on_kernel(orders, durations_s, send_s=0.3)

@@ -20,9 +20,7 @@ SMALLER: dict[str, dict[str, Any]] = {
 """Smaller than the defaults, for time alone, and large enough for every input to have an effect."""
 LIMITS = {"max_steps"}
 """Inputs whose only effect is to give up on runs that do not end."""
-ELSEWHERE = {
-    ("load-balancing", "largest_move"): "shares of four workers in forty steps need not move by more than one",
-}
+ELSEWHERE = {("load-balancing", "largest_move"): "shares of four workers in forty steps need not move by more than one"}
 """Inputs for which these settings are too small, and the reason."""
 FAST = {
     "collectives",

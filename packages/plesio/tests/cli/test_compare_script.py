@@ -152,11 +152,7 @@ def test_equal_comparisons_give_equal_runs_and_resume_keeps_them(
     ],
 )
 def test_what_a_script_chooses_itself_is_told_once(
-    parts: dict[str, str],
-    line: str,
-    write: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    parts: dict[str, str], line: str, write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert invoke(virtual(write(**parts), tmp_path / "out", policies="bsp,local_sgd:2", seeds="0,1")) == 0
     (told,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("plesio: ")]
@@ -328,10 +324,7 @@ def test_a_recipe_takes_no_arguments(tmp_path: Path, refused: Callable[[str], st
 
 
 def test_a_script_stands_in_a_recipe_too(
-    write: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[[str], str],
+    write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[[str], str]
 ):
     write()
     text = 'task = { name = "train.py", arguments = ["--lr", "0.1"] }\nrun.policies = ["bsp"]\n'
@@ -432,8 +425,7 @@ def test_a_script_that_fails_on_processes_is_one_clear_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "status", "lost"),
-    [('raise ValueError("boom")', 1, ()), ("os.kill(os.getpid(), signal.SIGKILL)", 0, (1,))],
+    ("end", "status", "lost"), [('raise ValueError("boom")', 1, ()), ("os.kill(os.getpid(), signal.SIGKILL)", 0, (1,))]
 )
 def test_a_worker_that_raises_fails_the_run_and_one_that_is_killed_is_lost(
     end: str,

@@ -148,7 +148,7 @@ def test_the_sentences(network: Explanation):
     ]
     assert closing_sentences(network) == [
         "In all it took 1.6 s. Its steps took 1.26 s, where 1.64 s are predicted for bsp: 378 ms less step time "
-        "(23 %). This is time, not what the steps taught. It exchanged 31 times in 40 steps, which saved 9 kB (22 %).",
+        "(23 %). This is time, not what the steps taught. It exchanged 31 times in 40 steps, which saved 9 kB (22 %)."
     ]
 
 
@@ -257,7 +257,7 @@ def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
     ]
     assert closing_sentences(explanation) == [
         "In all it took 320 ms. Its steps took 160 ms, where 400 ms are predicted for bsp: 240 ms less step time "
-        "(60 %). This is time, not what the steps taught. It exchanged 2 times in 8 steps, which saved 300 B (75 %).",
+        "(60 %). This is time, not what the steps taught. It exchanged 2 times in 8 steps, which saved 300 B (75 %)."
     ]
     fast = compared({"bsp": 0.015})
     before_it_changed = log_of(
@@ -294,9 +294,7 @@ def test_a_log_of_a_static_policy_has_no_explanation(adaptive_run: MakeRun):
 
 
 def test_gradients_are_told_as_the_policy_sees_them(adaptive_run: MakeRun):
-    log = log_of(
-        (reviewed(3, EVEN, [0.0] * 3, gradients=((1.0, 4.0, 2.0, 0.0), (2.0, 4.0, 2.0, 0.0))), None),
-    )
+    log = log_of((reviewed(3, EVEN, [0.0] * 3, gradients=((1.0, 4.0, 2.0, 0.0), (2.0, 4.0, 2.0, 0.0))), None))
     [noise] = explanation_of(log, adaptive_run(steps=3)).noises
     assert (noise.clock, noise.norm, noise.noise_scale) == (3, 2.0, 0.0)
 

@@ -126,10 +126,7 @@ def test_it_is_held_against_a_measured_bsp_and_called_by_no_other_name(switch_ru
     explanation = explanation_of(THREE_STAGES, switch_run(), bsp=bsp)
     table = measured_table(explanation)
     assert table is not None
-    assert table.rows[-2:] == [
-        ("the whole run", "1.64 s", "3.28 s", "0.50x"),
-        ("bytes sent", "5 kB", "10 kB", "0.50x"),
-    ]
+    assert table.rows[-2:] == [("the whole run", "1.64 s", "3.28 s", "0.50x"), ("bytes sent", "5 kB", "10 kB", "0.50x")]
     assert "adaptive" not in render_explanation_page(explanation)
 
 

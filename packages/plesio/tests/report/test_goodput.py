@@ -61,13 +61,7 @@ def test_a_run_without_trouble_is_computing_waiting_and_communicating():
 def test_refused_steps_checkpoints_and_restarts_have_their_parts():
     worker = times(0, 8.0, 0.0, 2.0, lost_s=1.0, checkpoint_s=2.0, restart_s=10.0)
     assert shares(result(worker, wall_s=10.0, num_workers=1, samples=100)) == pytest.approx(
-        {
-            "samples that count": 0.25,
-            "communicating": 0.1,
-            "lost work": 0.05,
-            "checkpoints": 0.1,
-            "restarts": 0.5,
-        }
+        {"samples that count": 0.25, "communicating": 0.1, "lost work": 0.05, "checkpoints": 0.1, "restarts": 0.5}
     )
 
 

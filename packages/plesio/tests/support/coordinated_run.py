@@ -11,15 +11,7 @@ from plesio.protocol.effects import ApplyOrder, Effect, Order, Tell
 from plesio.protocol.figures import Report, RunInfo, Status
 from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, PlanFigures
-from plesio.protocol.to_server import (
-    Finish,
-    FromWorker,
-    Goodbye,
-    Heartbeat,
-    Join,
-    LeaseRequest,
-    PartArrived,
-)
+from plesio.protocol.to_server import Finish, FromWorker, Goodbye, Heartbeat, Join, LeaseRequest, PartArrived
 from plesio.protocol.to_worker import Lease
 from plesio.runtime.coordinator.coordinator import Coordinator
 

@@ -26,12 +26,7 @@ class KeepingEndpoint:
         return True
 
     def send(
-        self,
-        peer: bytes,
-        header: Header,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        payload: NDArray[Any] | None = None,
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] | None = None
     ) -> object:
         sent = np.empty(0, np.uint8) if payload is None else payload.reshape(-1).view(np.uint8).copy()
         self.bulks.append((peer, header, meta or {}, sent))

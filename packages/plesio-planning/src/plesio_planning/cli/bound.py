@@ -41,10 +41,7 @@ class _Bounds(CommandGroup):
 
 
 bounds = Commands(
-    name="bound",
-    help="Evaluate a theorem: what bounds error, time or memory.",
-    epilog=EXAMPLES,
-    cls=_Bounds,
+    name="bound", help="Evaluate a theorem: what bounds error, time or memory.", epilog=EXAMPLES, cls=_Bounds
 )
 
 

@@ -63,12 +63,7 @@ class _Studies(CommandGroup):
         return super().get_command(ctx, cmd_name) or _command(find_study(cmd_name))
 
 
-studies = Commands(
-    name="study",
-    help="Ask a system model a question.",
-    epilog=EXAMPLES,
-    cls=_Studies,
-)
+studies = Commands(name="study", help="Ask a system model a question.", epilog=EXAMPLES, cls=_Studies)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -23,12 +23,7 @@ _INPUTS = {"gradient_bytes": "gradients"}
 
 
 def check_effects(
-    training: Training,
-    *,
-    usual: Software,
-    settings: Mapping[str, Any],
-    model: str | None,
-    sizes: Mapping[str, Any],
+    training: Training, *, usual: Software, settings: Mapping[str, Any], model: str | None, sizes: Mapping[str, Any]
 ) -> None:
     """Make sure that every setting and size which was given changes the step or the memory of the run.
 

@@ -41,11 +41,7 @@ class Layer:
 
 def both_ways(times: LayerTimes) -> dict[str, float]:
     """Return the seconds of computing forward and backward, by part of a step."""
-    return {
-        "matrix_s": sum(times.matrix_s),
-        "attention_s": sum(times.attention_s),
-        "elements_s": sum(times.elements_s),
-    }
+    return {"matrix_s": sum(times.matrix_s), "attention_s": sum(times.attention_s), "elements_s": sum(times.elements_s)}
 
 
 def mean_layer(kept: Layer, again: Layer, *, share: float) -> Layer:

@@ -31,12 +31,7 @@ from plesio_planning.estimate.training import Conditions, Training, estimate_tra
 
 _ERROR = 0.03
 """e: an assumption, below the 4 % by which layouts of others are missed."""
-_FREE: Mapping[str, float] = {
-    "memory_efficiency": 0.2,
-    "network_efficiency": 0.4,
-    "contention": 0.6,
-    "launch_s": 0.5,
-}
+_FREE: Mapping[str, float] = {"memory_efficiency": 0.2, "network_efficiency": 0.4, "contention": 0.6, "launch_s": 0.5}
 """Constants beside those of products, and how far they may be from the published ones: assumptions."""
 _PRODUCT_SPREAD = 0.2
 _TOLD = 0.9
@@ -302,11 +297,7 @@ def _log_step(training: Training, constants: Constants) -> float:
 
 def _step_s(training: Training, constants: Constants) -> float:
     return estimate_step(
-        training.model,
-        training.layout,
-        training.machine,
-        global_batch=training.step.num_samples,
-        constants=constants,
+        training.model, training.layout, training.machine, global_batch=training.step.num_samples, constants=constants
     ).total_s
 
 

@@ -140,9 +140,7 @@ def plan_charts(plans: RunPlans) -> Sequence[Chart]:
         y=Axis(title="chance (%)", from_zero=True),
         series=[
             Series(
-                name=name,
-                x=[plan.training.machine.num_devices for plan in own],
-                y=[100 * plan.chance for plan in own],
+                name=name, x=[plan.training.machine.num_devices for plan in own], y=[100 * plan.chance for plan in own]
             )
             for name, own in kinds.items()
         ],

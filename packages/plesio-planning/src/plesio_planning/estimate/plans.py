@@ -222,11 +222,7 @@ class _Asked:
             if any(fixed.get(name, value) != value for name, value in way.items()):
                 continue
             space = layouts_of(
-                self.model,
-                machine,
-                global_batch=self._question(machine).wanted,
-                near=False,
-                fixed={**way, **fixed},
+                self.model, machine, global_batch=self._question(machine).wanted, near=False, fixed={**way, **fixed}
             )
             yield from (layout for layout in space if self._worth_trying(layout))
 

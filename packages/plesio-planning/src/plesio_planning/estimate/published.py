@@ -192,12 +192,7 @@ def _step(row: Mapping[str, str]) -> PublishedStep:
     if source.host_bytes_per_s is not None:
         machine = replace(machine, nic=replace(machine.nic, bytes_per_s=source.host_bytes_per_s))
     return PublishedStep(
-        source=row["source"],
-        model=model,
-        layout=layout,
-        machine=machine,
-        global_batch=global_batch,
-        step_s=step_s,
+        source=row["source"], model=model, layout=layout, machine=machine, global_batch=global_batch, step_s=step_s
     )
 
 

@@ -64,12 +64,7 @@ class Family:
 
 
 def layouts_of(
-    model: Model,
-    machine: Machine,
-    *,
-    global_batch: int,
-    near: bool = False,
-    fixed: Mapping[str, Any] | None = None,
+    model: Model, machine: Machine, *, global_batch: int, near: bool = False, fixed: Mapping[str, Any] | None = None
 ) -> Iterator[Layout]:
     """Return all layouts of the space, among them such that `plesio_planning.estimate.layout.check_layout` refuses."""
     for family in families_of(model, machine, global_batch=global_batch, near=near, fixed=fixed or {}):
@@ -118,8 +113,7 @@ def families_of(
         pipelines = tuple(_pipelines(model, pp, software, fixed))
         shares = tuple(_shares(machine, fixed, tp=tp, pp=pp, replicas=dp * cp))
         for ep, micro_batch in product(
-            some("ep", _divisors(dp * cp, sizes["ep"])),
-            some("micro_batch", _micro_batches(largest_batch // dp)),
+            some("ep", _divisors(dp * cp, sizes["ep"])), some("micro_batch", _micro_batches(largest_batch // dp))
         ):
             plain = Layout(
                 tp=tp,

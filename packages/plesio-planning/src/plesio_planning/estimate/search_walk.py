@@ -159,12 +159,7 @@ class Walk:
                 self._recomputed(layout, family.recomputations, fast, every=len(fast) == len(numbers))
 
     def _recomputed(
-        self,
-        layout: Layout,
-        recomputations: Sequence[LayoutRecomputation],
-        numbers: Mapping[int, int],
-        *,
-        every: bool,
+        self, layout: Layout, recomputations: Sequence[LayoutRecomputation], numbers: Mapping[int, int], *, every: bool
     ) -> None:
         """Add the layout with each recomputation: what fits in its place, with the best of the batches.
 

@@ -18,13 +18,7 @@ from dataclasses import dataclass, replace
 from plesio.core.predictions import Prediction
 from plesio_planning.estimate.calibrate import EXPERTS, predicted_s
 from plesio_planning.estimate.constants import CONSTANTS
-from plesio_planning.estimate.cross_validation import (
-    HeldOut,
-    Z,
-    constant_utilisation,
-    cross_validate,
-    normal_error,
-)
+from plesio_planning.estimate.cross_validation import HeldOut, Z, constant_utilisation, cross_validate, normal_error
 from plesio_planning.estimate.layout import SoftwareName
 from plesio_planning.estimate.memory import Memory, memory_of_stage
 from plesio_planning.estimate.published import (

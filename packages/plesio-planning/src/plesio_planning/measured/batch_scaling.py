@@ -172,11 +172,7 @@ def train_to(
                 break
             before = now
     return BatchTraining(
-        batch=batch,
-        length=length,
-        steps=steps,
-        own_squares=tuple(own_squares),
-        mean_squares=tuple(mean_squares),
+        batch=batch, length=length, steps=steps, own_squares=tuple(own_squares), mean_squares=tuple(mean_squares)
     )
 
 

@@ -37,11 +37,7 @@ _FITTED_SHARE = 0.05
 
 
 def measure(
-    twin: Twin,
-    steps: Sequence[int] = STEPS,
-    /,
-    *,
-    schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS,
+    twin: Twin, steps: Sequence[int] = STEPS, /, *, schemes: Annotated[tuple[str, ...], Within(most=20)] = SPECS
 ) -> Measured:
     """Measure at seven steps of a training; takes a few seconds.
 
@@ -155,9 +151,7 @@ def _error_of_any(stage: Compression, numbers: Tensor) -> float:
 
 def _chart(gradients: Sequence[Tensor], *, shape: float, steps: Sequence[int]) -> LineChart:
     shares = [10 ** (power / 8) for power in range(-24, 0)]
-    series = [
-        Series(name="modelled", x=shares, y=[kept_share(shape, share=share) for share in shares]),
-    ]
+    series = [Series(name="modelled", x=shares, y=[kept_share(shape, share=share) for share in shares])]
     for place in sorted({0, len(steps) // 2, len(steps) - 1}):
         kept = [measured_share(gradients[place], share) for share in shares]
         series.append(Series(name=f"measured, step {steps[place]}", x=shares, y=kept, style="points"))

@@ -120,10 +120,7 @@ def _loss_chart(periods: Sequence[int], floors: Sequence[float], losses: Sequenc
         x=Axis(title="local steps K", log=True),
         y=Axis(title="loss above the optimum", log=True),
         series=lines_of(
-            periods,
-            {"modelled": floors},
-            dashed={"no drift": [floors[0]] * len(periods)},
-            points={"measured": losses},
+            periods, {"modelled": floors}, dashed={"no drift": [floors[0]] * len(periods)}, points={"measured": losses}
         ),
     )
 

@@ -152,9 +152,7 @@ def step_times(group: TorchGroup, *, cap_mib: float | None, num_layers: int, pau
     """Return when backward passes begin and end on a rank; they end when all gradients are added up."""
     inputs = torch.randn(BATCH, WIDTH)
     model = DistributedDataParallel(
-        _model(num_layers, pause_s=pause_s),
-        process_group=group.process_group,
-        bucket_cap_mb=cap_mib,
+        _model(num_layers, pause_s=pause_s), process_group=group.process_group, bucket_cap_mb=cap_mib
     )
     times = []
     for _ in range(WARM_UP + repeats):

@@ -106,11 +106,7 @@ def measure(
 def _predict_updates(twin: Twin, model: ServerModel, *, per_s: float) -> None:
     twin.predict(
         "updates a second",
-        {
-            "workers": model.num_workers,
-            "gradient": format_bytes(model.gradient_bytes),
-            "servers": model.num_servers,
-        },
+        {"workers": model.num_workers, "gradient": format_bytes(model.gradient_bytes), "servers": model.num_servers},
         predicted=model.asynchronous_per_s,
         measured=per_s,
         baseline=model.num_workers / model.compute_s,

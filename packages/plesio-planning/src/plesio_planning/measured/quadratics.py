@@ -111,9 +111,7 @@ def unlike_quadratics(*, num_workers: int, learning_rate: float | Sequence[float
         if number != num_workers:  # one alone, which checks the task
             return common
         return replace(
-            common,
-            train_set=functools.partial(train_set, worker),
-            loss=_Loss(eigenvalues[worker], optima[worker]),
+            common, train_set=functools.partial(train_set, worker), loss=_Loss(eigenvalues[worker], optima[worker])
         )
 
     return replace(common, per_worker=per_worker)

@@ -130,13 +130,7 @@ def _counts(runs: Sequence[RunResult]) -> Array:
     return counts
 
 
-def _modelled(
-    problem: HeterogeneousQuadratic,
-    counts: Array,
-    weighting: str,
-    *,
-    num_updates: int,
-) -> dict[int, float]:
+def _modelled(problem: HeterogeneousQuadratic, counts: Array, weighting: str, *, num_updates: int) -> dict[int, float]:
     """Return the loss by updates: geometric mean over draws of the staleness."""
     weigh = parse_weighting(weighting)
     weights = np.array([weigh(tau) for tau in range(len(counts))])

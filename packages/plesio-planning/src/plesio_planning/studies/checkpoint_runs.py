@@ -63,10 +63,7 @@ class SavedRun:
             ConfigError: Failures are so frequent that the run does not end.
         """
         check_run_ends(
-            interval_s=interval_s,
-            checkpoint_s=self.checkpoint_s,
-            mtbf_s=self.failures.mtbf_s,
-            restart_s=self.restart_s,
+            interval_s=interval_s, checkpoint_s=self.checkpoint_s, mtbf_s=self.failures.mtbf_s, restart_s=self.restart_s
         )
         return expected_slowdown(**self._times(interval_s))
 

@@ -10,13 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio_planning.sim.recurrences import (
-    UpdateOrder,
-    order_updates,
-    simulate_barrier,
-    simulate_bound,
-    while_all_run,
-)
+from plesio_planning.sim.recurrences import UpdateOrder, order_updates, simulate_barrier, simulate_bound, while_all_run
 from plesio_planning.studies.delayed_descent import LateUpdates, descend_in_loss
 from plesio_planning.studies.heterogeneous_quadratic import HeterogeneousQuadratic
 from plesio_planning.studies.order_statistics import LogNormalTimes

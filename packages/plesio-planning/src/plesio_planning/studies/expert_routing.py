@@ -80,11 +80,7 @@ class ExpertLayer:
         random = np.random.default_rng(seed)
         draws = [
             draw_routing(
-                popularity,
-                num_devices=self.num_devices,
-                tokens=self.tokens_per_device,
-                top_k=self.top_k,
-                random=random,
+                popularity, num_devices=self.num_devices, tokens=self.tokens_per_device, top_k=self.top_k, random=random
             )
             for _ in range(num_draws)
         ]

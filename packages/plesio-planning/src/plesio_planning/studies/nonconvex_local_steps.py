@@ -63,11 +63,7 @@ class NonConvex:
             )
             for period, over in means.items()
         ]
-        headers = (
-            "local steps",
-            *(f"data {number}" for number in range(len(self.iterations))),
-            "over the first, mean",
-        )
+        headers = ("local steps", *(f"data {number}" for number in range(len(self.iterations))), "over the first, mean")
         title = f"Not convex: iterations to {100 * _SHARE:g} % of the first loss, with the best step for each:"
         return Table(title=title, headers=headers, rows=rows)
 

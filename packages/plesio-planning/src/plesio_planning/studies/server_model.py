@@ -99,11 +99,7 @@ class ServerModel:
     @property
     def gather_s(self) -> float:
         """Seconds until every worker has every worker's sparse gradient."""
-        return all_gather_s(
-            self.num_workers * self.push_bytes,
-            num_ranks=self.num_workers,
-            link=self.link,
-        )
+        return all_gather_s(self.num_workers * self.push_bytes, num_ranks=self.num_workers, link=self.link)
 
     @property
     def used_share(self) -> float:
@@ -140,8 +136,5 @@ class ServerModel:
 
     def _one_way_s(self, num_bytes: float, *, num_workers: int) -> float:
         return parameter_server_one_way_s(
-            num_bytes,
-            num_workers=num_workers,
-            num_servers=self.num_servers,
-            link=self.link,
+            num_bytes, num_workers=num_workers, num_servers=self.num_servers, link=self.link
         )

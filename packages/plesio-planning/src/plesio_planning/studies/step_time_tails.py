@@ -13,13 +13,7 @@ import numpy as np
 from plesio.core.charts import Axis, Chart, LineChart, Series, Table
 from plesio.core.errors import ArgumentError
 from plesio.core.units import counted
-from plesio_planning.studies.order_statistics import (
-    Durations,
-    GammaTimes,
-    LogNormalTimes,
-    ParetoTimes,
-    UniformTimes,
-)
+from plesio_planning.studies.order_statistics import Durations, GammaTimes, LogNormalTimes, ParetoTimes, UniformTimes
 
 CVS = (0.05, 0.1, 0.2, 0.3, 0.5)
 """Coefficients of variation that are shown."""

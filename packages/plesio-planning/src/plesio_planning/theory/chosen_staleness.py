@@ -7,11 +7,7 @@ import numpy as np
 
 
 def scheduled_sgd(
-    *,
-    learning_rates: tuple[float, ...],
-    bounds: tuple[int, ...],
-    num_steps_each: int,
-    num_runs: int = 200,
+    *, learning_rates: tuple[float, ...], bounds: tuple[int, ...], num_steps_each: int, num_runs: int = 200
 ) -> float:
     """Average the squared gradient of SGD on ``f(x) = log(1+x²)/2``, each step weighted with its rate, over many runs.
 

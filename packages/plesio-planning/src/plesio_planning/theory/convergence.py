@@ -250,12 +250,7 @@ def local_sgd(
 
 
 def compressed_gradients(
-    *,
-    smoothness: float = 1.0,
-    gap: float = 10.0,
-    learning_rate: float = 0.1,
-    error: float = 0.1,
-    num_steps: int = 1000,
+    *, smoothness: float = 1.0, gap: float = 10.0, learning_rate: float = 0.1, error: float = 0.1, num_steps: int = 1000
 ) -> Bound:
     """Gradient descent whose gradients are off by at most ε: mean squared gradient norm.
 

@@ -159,10 +159,7 @@ def _advise(
         from plesio.advisor import advise as answer
 
         advice = answer(
-            question,
-            rehearsal,
-            now_s=time.monotonic,
-            on_run=lambda policy, seed: on_run(f"{policy}, seed {seed}"),
+            question, rehearsal, now_s=time.monotonic, on_run=lambda policy, seed: on_run(f"{policy}, seed {seed}")
         )
     _show(advice, recipe=case.recipe(advice, is_script=is_script), out=out, json_file=json_file)
     return 0
@@ -228,10 +225,7 @@ class _Case:
         self._time(probed)
         table["workers"] = self._workers
         self._epochs = table["run"]["epochs"] = self._given.get("epochs", float(task.num_epochs))
-        return (
-            TaskRehearsal(table, probed=probed, measure_s=self._measure_s, calibration=self._calibration),
-            probed,
-        )
+        return (TaskRehearsal(table, probed=probed, measure_s=self._measure_s, calibration=self._calibration), probed)
 
     def script(self) -> "tuple[ScriptRehearsal, Probed]":
         from plesio.bench.advise import ScriptRehearsal

@@ -45,8 +45,7 @@ Workers = Annotated[
     int | None, typer.Option("--workers", "-n", metavar="N", help="Workers that exchange; else the recipe's, or 4.")
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="FILE", help="Where the calibration goes; of a trace, its step times."),
+    Path | None, typer.Option("--out", metavar="FILE", help="Where the calibration goes; of a trace, its step times.")
 ]
 NcclTests = Annotated[
     Path | None, typer.Option("--nccl-tests", metavar="FILE", help="Fit the output of all_reduce_perf instead.")
@@ -134,9 +133,7 @@ def _measure(section: "TaskSection", *, workers: int, out: Path, json_file: Path
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("starting", total=NUM_MEASUREMENTS)
         calibration = calibrate(
-            section,
-            num_workers=workers,
-            on_measured=lambda what: progress.update(bar, advance=1, description=what),
+            section, num_workers=workers, on_measured=lambda what: progress.update(bar, advance=1, description=what)
         )
     calibration.write(out)
     terminal = console(plain=True)

@@ -33,11 +33,7 @@ Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run's folder of checkpoints, or one of them.", show_default=False)
 ]
 
-app = Commands(
-    name="checkpoint",
-    help="Show, verify or export the checkpoints of a run.",
-    epilog=EXAMPLES,
-)
+app = Commands(name="checkpoint", help="Show, verify or export the checkpoints of a run.", epilog=EXAMPLES)
 
 
 @app.command(
@@ -45,11 +41,7 @@ app = Commands(
     epilog="\b\nExamples:\n  plesio checkpoint show runs/checkpoints\n"
     "  plesio checkpoint show runs/checkpoints/step-00001200 --json checkpoint.json",
 )
-def show(
-    directory: Folder,
-    json_file: Json = None,
-    overwrite: Overwrite = False,
-) -> None:
+def show(directory: Folder, json_file: Json = None, overwrite: Overwrite = False) -> None:
     """List a run's checkpoints, or show one.
 
     One that was never finished, or whose files are missing or of another length, is named as such; `verify` reads

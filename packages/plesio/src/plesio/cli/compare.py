@@ -75,11 +75,7 @@ def compare() -> Any:
     from plesio.bench.recipe_checkpoint import CheckpointSection
     from plesio.cli.recipe_options import RECIPES, checkpoint_options
 
-    inputs = (
-        *run_options(),
-        *worker_options(),
-        *checkpoint_options(CheckpointSection, instead=RECIPES),
-    )
+    inputs = (*run_options(), *worker_options(), *checkpoint_options(CheckpointSection, instead=RECIPES))
     more = {
         "what": (RecipeOrScript, inspect.Parameter.empty),
         "args": (Arguments, None),
@@ -219,13 +215,7 @@ def load(
         raise ConfigError(f"{' '.join(arguments)}: only a script has arguments of its own; {what} is a recipe")
     if slow:
         raise ConfigError(f"--slow {slow[0]} is for a script; a recipe has [[workers.unequal]]")
-    loaded = load_recipe(
-        what,
-        policies=policies,
-        seeds=seeds,
-        workers=workers_table(given),
-        checkpoint=checkpoint,
-    )
+    loaded = load_recipe(what, policies=policies, seeds=seeds, workers=workers_table(given), checkpoint=checkpoint)
     warn_of_code(what, task=loaded.task.name)
     return loaded
 

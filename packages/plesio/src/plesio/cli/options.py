@@ -26,15 +26,13 @@ Calibration = Annotated[
 ]
 Arguments = Annotated[list[str] | None, typer.Argument(help="A script's arguments.")]
 JoinPolicy = Annotated[
-    str | None,
-    typer.Option("--policy", metavar="POLICY", help="Where plesio.join() names none. [default: adaptive]"),
+    str | None, typer.Option("--policy", metavar="POLICY", help="Where plesio.join() names none. [default: adaptive]")
 ]
 Every = Annotated[
     str | None, typer.Option("--every", metavar="TIME|STEPS", help="Between two checkpoints. [default: 10 min]")
 ]
 Slow = Annotated[
-    list[str] | None,
-    typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated."),
+    list[str] | None, typer.Option("--slow", metavar="RANK:SPEED", help="A worker of another speed; may be repeated.")
 ]
 TaskOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="An argument of a task; may be repeated.")

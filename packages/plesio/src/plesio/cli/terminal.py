@@ -38,11 +38,7 @@ def show(what: "RenderableType") -> None:
 
 
 def do_runs(
-    run: Callable[..., Done],
-    command: Sequence[str],
-    *,
-    options: Mapping[str, object],
-    arguments: Sequence[str] = (),
+    run: Callable[..., Done], command: Sequence[str], *, options: Mapping[str, object], arguments: Sequence[str] = ()
 ) -> Done:
     """Do runs, which are given ``progress`` to show; after Ctrl-C tell the command that goes on with them.
 

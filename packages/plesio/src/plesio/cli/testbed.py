@@ -27,11 +27,7 @@ Examples:
 \b
 A recipe runs there with plesio compare --world testbed. Needs root, and Debian's iproute2."""
 
-app = Commands(
-    name="testbed",
-    help="Make a cluster's hosts on this machine, to run scripts on.",
-    epilog=EXAMPLES,
-)
+app = Commands(name="testbed", help="Make a cluster's hosts on this machine, to run scripts on.", epilog=EXAMPLES)
 
 Cores = Annotated[
     float | None,
@@ -146,10 +142,7 @@ def run(
 @app.command(
     "status", epilog="\b\nExamples:\n  plesio lab testbed status\n  plesio lab testbed status --json testbeds.json"
 )
-def status(
-    json_file: Json = None,
-    overwrite: Overwrite = False,
-) -> None:
+def status(json_file: Json = None, overwrite: Overwrite = False) -> None:
     """List the testbeds that are there, and what has gone through their hosts' interfaces."""
     check_output_files({"--json": json_file}, overwrite=overwrite)
 

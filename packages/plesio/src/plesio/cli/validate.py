@@ -64,8 +64,7 @@ What = Annotated[
     ),
 ]
 Folder = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation."),
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs and report.html; else runs/validation.")
 ]
 World = Annotated[
     MeasuredWorld,

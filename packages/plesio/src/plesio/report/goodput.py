@@ -24,16 +24,7 @@ _SHOWN = 0.0005
 """A smaller share is 0.0 %."""
 USEFUL = "samples that count"
 ABSENT = "absent workers"
-PARTS = (
-    USEFUL,
-    "waiting",
-    "communicating",
-    "lost work",
-    "checkpoints",
-    "restarts",
-    "between steps",
-    ABSENT,
-)
+PARTS = (USEFUL, "waiting", "communicating", "lost work", "checkpoints", "restarts", "between steps", ABSENT)
 """Parts of the capacity, in the order in which they are shown."""
 
 

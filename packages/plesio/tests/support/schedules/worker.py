@@ -15,14 +15,7 @@ from plesio.policies.policy import NEVER
 from plesio.protocol.figures import RunInfo
 from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
-from plesio.protocol.to_server import (
-    Finished,
-    Holding,
-    Join,
-    PartArrived,
-    Saving,
-    StageStop,
-)
+from plesio.protocol.to_server import Finished, Holding, Join, PartArrived, Saving, StageStop
 from plesio.protocol.to_worker import Expelled, Failed, Hold, Lost, Regrouping, Steering, Stop
 from support.schedules.moves import Setting
 from support.schedules.servers import Pull, Reply

@@ -332,9 +332,7 @@ def batch_scaling(
     estimated, error = estimate_noise_scale(bowl, small=sizes[0], large=sizes[-1], num_draws=_DRAWS, rng=rng)
     rules = tuple(point for runs in starts.rule_runs(bowl, rng=rng) for point in runs.all_rules(sizes))
     first = Problem(
-        critical_batch=slope / least_steps,
-        mean_noise_scale=mean_noise_scale,
-        linear_limits=_linear_limits(rules),
+        critical_batch=slope / least_steps, mean_noise_scale=mean_noise_scale, linear_limits=_linear_limits(rules)
     )
     return BatchScaling(
         batch=global_batch,

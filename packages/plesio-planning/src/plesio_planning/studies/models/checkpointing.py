@@ -30,12 +30,7 @@ from plesio.cost.reliability import (
     young_interval_s,
 )
 from plesio_planning.studies.checkpoint_runs import SavedRun, SimulatedInterval
-from plesio_planning.studies.checkpoint_ways import (
-    CheckpointWay,
-    costs_of_ways,
-    lost_generations,
-    overhead_by_hosts,
-)
+from plesio_planning.studies.checkpoint_ways import CheckpointWay, costs_of_ways, lost_generations, overhead_by_hosts
 from plesio_planning.studies.declared import lines_of, table_of
 from plesio_planning.studies.study import Answer
 
@@ -154,11 +149,7 @@ class Checkpointing(Answer):
 
     def _hosts(self) -> Table:
         rows = [
-            (
-                str(hosts),
-                format_seconds(mtbf_s),
-                *("–" if math.isnan(one) else _overhead(one) for one in by.values()),
-            )
+            (str(hosts), format_seconds(mtbf_s), *("–" if math.isnan(one) else _overhead(one) for one in by.values()))
             for hosts, (mtbf_s, by) in self.by_hosts.items()
         ]
         headers = ("hosts", "a failure every", *(way.name for way in self.ways))
@@ -228,8 +219,7 @@ class Checkpointing(Answer):
             x=Axis(title="hosts", log=True),
             y=Axis(title="useful (%)"),
             series=lines_of(
-                self.by_hosts,
-                {way.name: [100 / by[way.name] for _, by in self.by_hosts.values()] for way in self.ways},
+                self.by_hosts, {way.name: [100 / by[way.name] for _, by in self.by_hosts.values()] for way in self.ways}
             ),
         )
 

@@ -292,12 +292,7 @@ def determinism(
         tensors[rank] = rng.standard_normal(num_elements)
     counts = [*(count for count in _NUM_RANKS if count < num_tensors), num_tensors]
     run = partial(
-        train,
-        num_ranks=num_workers,
-        batch=global_batch,
-        learning_rate=learning_rate,
-        num_steps=num_steps,
-        seed=seed,
+        train, num_ranks=num_workers, batch=global_batch, learning_rate=learning_rate, num_steps=num_steps, seed=seed
     )
     return Determinism(
         comparisons=_by_source(run, tolerance=tolerance),

@@ -22,13 +22,7 @@ from plesio.core.errors import ArgumentError
 from plesio.core.units import format_seconds
 from plesio.core.within import DURATION_OR_0, Within
 from plesio.cost.reliability import MOST_SLOWDOWN
-from plesio_planning.estimate.goodput_charts import (
-    by_devices_chart,
-    by_devices_table,
-    percent,
-    ways_chart,
-    ways_table,
-)
+from plesio_planning.estimate.goodput_charts import by_devices_chart, by_devices_table, percent, ways_chart, ways_table
 from plesio_planning.estimate.goodput_ways import (
     EXCHANGE_S,
     NUM_GROUPS,
@@ -44,12 +38,7 @@ from plesio_planning.studies.study import Answer
 
 _TIME = Within(1e-6, 1e12)
 _PUBLISHED_DEVICES = 1_200_000
-_PUBLISHED_SHARES = {
-    "plain": 0.27,
-    "elastic": 0.58,
-    "local SGD, 8 groups": 0.88,
-    "local SGD, 16 groups": 0.93,
-}
+_PUBLISHED_SHARES = {"plain": 0.27, "elastic": 0.58, "local SGD, 8 groups": 0.88, "local SGD, 16 groups": 0.93}
 _GROUPS = {"local SGD, 8 groups": 8, "local SGD, 16 groups": 16}
 
 

@@ -342,9 +342,7 @@ def _times(kind: Kind, *, mean_s: float, cv: float, shape: float, trace: str) ->
 def _lognormal_grid() -> tuple[BarrierPoint, ...]:
     return tuple(
         BarrierPoint(
-            num_workers=number,
-            cv=cv,
-            cost=LogNormalTimes(mean_s=1.0, cv=cv).expected_s(rank=number, of=number),
+            num_workers=number, cv=cv, cost=LogNormalTimes(mean_s=1.0, cv=cv).expected_s(rank=number, of=number)
         )
         for number in _WORKERS
         for cv in CVS

@@ -313,10 +313,7 @@ def _simulated(run: Goodput, *, num_runs: int, seed: int) -> Runs:
     """Simulate runs of as many whole segments as are nearest to the work."""
     num_segments = max(round(run.work_s / run.interval_s), 1)
     times = CheckpointTimes(
-        interval_s=run.work_s / num_segments,
-        checkpoint_s=run.checkpoint_s,
-        mtbf_s=run.mtbf_s,
-        restart_s=run.restart_s,
+        interval_s=run.work_s / num_segments, checkpoint_s=run.checkpoint_s, mtbf_s=run.mtbf_s, restart_s=run.restart_s
     )
     return simulate_runs(times, num_segments=num_segments, num_runs=num_runs, seed=seed)
 

@@ -245,10 +245,7 @@ def write_characterisation(found: Characterisation, out: Path) -> Path:
     tables |= {f"claims-{name}": one for name, one in claims_tables(found).items()}
     for name, one in tables.items():
         write_whole(out / "tables" / f"{name}.csv", _as_csv(one))
-    charts: list[Chart | None] = [
-        *paper_charts(found, used).values(),
-        *_own_charts(found),
-    ]
+    charts: list[Chart | None] = [*paper_charts(found, used).values(), *_own_charts(found)]
     for chart in (*charts, *factor_charts(found)):
         if chart is not None:
             write_whole(out / "figures" / f"{chart.slug}.png", draw_picture(chart))

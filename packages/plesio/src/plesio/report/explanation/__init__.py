@@ -7,13 +7,7 @@ from plesio.report.explanation.page import render_explanation, render_explanatio
 from plesio.report.explanation.recorded import decision_sentences, recorded_changes
 from plesio.report.explanation.runs import ChangingRuns, find_changing_runs
 from plesio.report.explanation.sentences import closing_sentences, explanation_sentences, heading_text
-from plesio.report.explanation.verdict import (
-    FEWEST_TO_SMOOTH,
-    measured_table,
-    metric_of,
-    outcome_of,
-    verdict_sentences,
-)
+from plesio.report.explanation.verdict import FEWEST_TO_SMOOTH, measured_table, metric_of, outcome_of, verdict_sentences
 
 __all__ = [
     "FEWEST_TO_SMOOTH",

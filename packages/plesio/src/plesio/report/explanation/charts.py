@@ -205,12 +205,7 @@ def _corners(edges: Sequence[tuple[int, int]], values: Sequence[float]) -> tuple
 
 
 def _steps(
-    edges: Sequence[tuple[int, int]],
-    values: Sequence[float],
-    *,
-    unit: str = "",
-    texts: Sequence[str] = (),
-    **look: Any,
+    edges: Sequence[tuple[int, int]], values: Sequence[float], *, unit: str = "", texts: Sequence[str] = (), **look: Any
 ) -> Series:
     x, y = _corners(edges, values)
     told = texts or [f"{value:.3g} {unit}" for value in values]

@@ -20,14 +20,7 @@ from plesio.policies.adaptive.compared import TrialEnd, compared_in, trial_end_i
 from plesio.policies.adaptive.system.setting import IN_LOW_RANK, SYNCHRONOUS
 from plesio.policies.compression import NO_COMPRESSION
 from plesio.report.explanation.model import Change, Chapter, ExplainedReview, Explanation, PolicySpan
-from plesio.report.explanation.spans import (
-    RecordedClock,
-    ReviewRound,
-    noises_of,
-    read_answers,
-    read_spans,
-    slack_of,
-)
+from plesio.report.explanation.spans import RecordedClock, ReviewRound, noises_of, read_answers, read_spans, slack_of
 from plesio.report.explanation.stages import StoreSteps, read_schedule
 from plesio.report.explanation.verdict import outcome_of
 from plesio.report.statistics import Difference
