@@ -1,10 +1,12 @@
 """Training with Accelerate; here, because worker processes import it by name."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import (
     DataLoaderConfiguration,
     DDPCommunicationHookType,
@@ -176,6 +178,15 @@ def gan(*, policies: list[str], folder: str) -> dict[str, Any]:
 
 def judged(logits: torch.Tensor, real: float) -> torch.Tensor:
     return nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, real))
+
+
+def without_gpus() -> dict[str, Any]:
+    """Make an accelerator as on a machine with GPUs, and one where the script has kept Accelerate from using CPUs."""
+    own = PlesioAccelerator("bsp")
+    found = {"place": (own.process_index, own.num_processes), "device": own.device.type}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ["ACCELERATE_USE_CPU"] = "false"
+    return found | lines_of({"alone": lambda: PlesioAccelerator("bsp")})
 
 
 def refused() -> dict[str, str]:

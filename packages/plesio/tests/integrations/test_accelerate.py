@@ -69,3 +69,14 @@ def test_a_run_goes_on_from_what_was_saved(policy: str, tmp_path: Path):
     assert first["once_more"] == 12, "a prepared optimizer joins anew"
     assert "even_batches=False gives one worker more" in first["uneven"]
     assert first["rate"] < 0.02
+
+
+def test_without_gpus_the_workers_are_one_group_though_the_script_does_not_ask_for_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = on_processes(2, PROGRAM, "without_gpus", limit_s=LIMIT_S)
+    assert [(one["place"], one["device"]) for one in found] == [((0, 2), "cpu"), ((1, 2), "cpu")]
+    for one in found:
+        assert "left each of 2 workers alone" in one["alone"]
+        assert "\n" not in one["alone"]

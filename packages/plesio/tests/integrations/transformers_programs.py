@@ -63,7 +63,6 @@ def trainer_of(task: str, policy: str, folder: Path, **arguments: Any) -> Traine
     settings = TrainingArguments(
         **{
             "output_dir": str(folder),
-            "use_cpu": True,
             "num_train_epochs": 3,
             "per_device_train_batch_size": 4,
             "gradient_accumulation_steps": 2,

@@ -2,10 +2,14 @@
 
 A script keeps its lines. ``prepare`` joins, with the models and optimizers that it is given; the loop, the loaders, the
 schedulers and the metrics are Accelerate's own.
+
+Without GPUs Accelerate makes one group of the workers only if it is told to use CPUs. By itself it leaves each worker
+alone, with all batches. So this module, imported by a worker on such a machine, sets ``ACCELERATE_USE_CPU``.
 """
 
 import contextlib
 import copy
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,13 @@ from torch.optim import Optimizer
 from plesio.core.errors import ConfigError
 from plesio.integrations.joined import ALL_DEVICES, begin, checked_policy, counted, leave, optimizers_of
 from plesio.policies import Policy
+from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.session import Session
 
 __all__ = ["PlesioAccelerator"]
+
+if WorkerPlace.from_environment() is not None and not torch.accelerator.is_available():
+    os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 _OURS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
@@ -40,7 +48,7 @@ class PlesioAccelerator(Accelerator):
 
     Raises:
         ConfigError: They ask for another way to exchange (DeepSpeed, FSDP, a communication hook of DDP), or for uneven
-            batches.
+            batches; or Accelerate has left each of several workers alone.
     """
 
     def __init__(self, policy: Policy | str | None = None, *, trace: Path | str | None = None, **settings: Any) -> None:
@@ -71,6 +79,13 @@ class PlesioAccelerator(Accelerator):
             raise ConfigError(
                 f"PlesioAccelerator exchanges by {self._policy.spec}, and another way is set as well "
                 f"({self.distributed_type.value}): leave the plugin out, or use Accelerator"
+            )
+        place = WorkerPlace.from_environment()
+        if self.num_processes == 1 and place is not None:
+            raise ConfigError(
+                f"Accelerate has left each of {place.num_workers} workers alone, with all batches: write "
+                "PlesioAccelerator(..., cpu=True) or TrainingArguments(..., use_cpu=True), before anything else of "
+                "Accelerate is made"
             )
         if self.num_processes > 1 and not self.even_batches:
             raise ConfigError(
