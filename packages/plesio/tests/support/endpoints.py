@@ -21,6 +21,9 @@ class KeepingEndpoint:
         self.bulks: list[tuple[bytes, Header, Mapping[str, Any], NDArray[np.uint8]]] = []
         self.released: list[Bulk] = []
 
+    def let_in(self) -> None:
+        pass
+
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         self.controls.append((peer, kind, body))
         return True

@@ -1,8 +1,13 @@
+import threading
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import zmq
 
 from plesio.protocol.bulk import Initial, IslandPart, Pull, Pulled, Push, Shared, SharedRequest
 from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrder, Order, SnapshotOrder
@@ -15,6 +20,7 @@ from plesio.runtime.server.shard_server import ShardFailedError, ShardServer
 from plesio.runtime.transport import Bulk, Header
 from plesio.testing import FakeClock
 from support.endpoints import KeepingEndpoint
+from support.transport import PATIENCE_S, EchoServer, control_to
 
 LAYOUT = SliceLayout.of([("w", torch.zeros(4), "parameter", 0)], num_servers=1)
 
@@ -222,3 +228,25 @@ def test_an_island_takes_back_a_stage_though_another_begins_the_next_between_its
     host.shard.share(second, request, snapshots=())
     answers = {peer: payload.view(np.float32).tolist() for peer, _, _, payload in host.endpoint.bulks}
     assert answers == {peers[0]: [0.0, 1.0], peers[1]: [2.0, 3.0]}
+
+
+def test_workers_are_let_in_while_a_server_imports_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    begun, connected = threading.Event(), threading.Event()
+
+    def import_slowly() -> None:
+        begun.set()
+        connected.wait(PATIENCE_S)
+
+    monkeypatch.setattr("plesio.runtime.server.shard.warm_up", import_slowly)
+    with closing(EchoServer(tmp_path)) as server, zmq.Context() as context:
+        load = partial(server.run, lambda endpoint: ShardServer(endpoint, index=0, clock=FakeClock()).load())
+        loading = threading.Thread(target=load)
+        loading.start()
+        begun.wait(PATIENCE_S)
+        with control_to(server, context) as client:
+            client.send(1, {"sent": "early"})
+            assert loading.is_alive()
+            connected.set()
+            loading.join()
+            [answer] = client.poll(PATIENCE_S)
+        assert answer.body == {"sent": "early"}

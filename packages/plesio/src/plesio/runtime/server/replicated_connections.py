@@ -90,6 +90,9 @@ class ReplicatedConnections:
         conversation.bulks.acknowledge(entry.received)
         return conversation.received_bulk.is_new(entry.serial)
 
+    def let_in(self) -> None:
+        self._endpoint.let_in()
+
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool:
         """Send a control message; True, since it is not known yet whether the peer is there."""
         if worker_of(peer) is None:  # an observer: it has no numbers, and asks again if it must

@@ -6,12 +6,13 @@ parameters and the right to run on them come together, in one message: a worker 
 grow stale meanwhile, and no step costs a round trip of its own for permission. When the stage that the shard is for
 ends (`halt`), no answer waits for credit: it tells the worker to stop.
 
-torch takes seconds to import, in which a server answers no one: it is loaded before a run begins that will need it
-(`load`), and a server that only accompanies collectives never pays for it.
+torch takes seconds to import, a busy machine half a minute: it is loaded before a run begins that will need it
+(`load`), while the server lets workers in, which would give it up; one that only accompanies collectives never pays.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardFailedError", "ShardServer"]
 
+LOOK_S = 0.02
+"""How often workers are let in while torch is imported."""
 _SHARD = "plesio.runtime.server.shard"
 _PAYLOADS = "plesio.runtime.server.payloads"
 _STATE = "plesio.runtime.server.island_state"
@@ -115,8 +118,12 @@ class ShardServer:
         """Requests of islands that `share` is to answer, by worker and number."""
 
     def load(self) -> None:
-        """Import what a shard is made of, so that no run waits for it later; done already, it takes no time."""
-        import_module(_SHARD).warm_up()
+        """Import what a shard is made of, and let workers in meanwhile; done already, it takes no time."""
+        with ThreadPoolExecutor(1) as executor:
+            loading = executor.submit(lambda: import_module(_SHARD).warm_up())
+            while not wait([loading], LOOK_S).done:
+                self._endpoint.let_in()
+        loading.result()
 
     def take(self, bulk: Bulk) -> PartArrived | SharedRequest | None:
         """Act on a worker's message.

@@ -57,6 +57,10 @@ class WorkerConnections(Protocol):
     generation: int
     """Generation of the messages that are sent."""
 
+    def let_in(self) -> None:
+        """Let in the peers that are connecting; what has arrived is kept for later."""
+        ...
+
     def send_control(self, peer: bytes, kind: int, body: Mapping[str, Any]) -> bool: ...
 
     def send(

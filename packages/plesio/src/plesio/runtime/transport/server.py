@@ -78,6 +78,8 @@ class ServerEndpoint:
         """Connections and messages turned away, by reason."""
         self.traffic = Traffic()
         """Bytes sent and received, by class of link."""
+        self._early: list[Incoming] = []
+        """Arrived while `let_in` was called."""
         self.peers: set[bytes] = set()
         """Identities whose control connections are open."""
         self._membership = Membership(job=job_digest(job), generation=0)
@@ -195,13 +197,17 @@ class ServerEndpoint:
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
-            incoming = self._take()
+            incoming, self._early = [*self._early, *self._take()], []
             if incoming:
                 return incoming
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return []
             self._poller.poll(math.ceil(left_s * 1e3))
+
+    def let_in(self) -> None:
+        """Let in the peers that are connecting; what has arrived is returned by the next `poll`."""
+        self._early += self._take()
 
     def _take(self) -> list[Incoming]:
         self._zap.answer_all()
