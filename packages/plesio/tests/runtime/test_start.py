@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,25 @@ def test_nobody_at_the_address_is_an_error_that_says_where():
         port = free.getsockname()[1]
     with pytest.raises(TransportError, match=f"127.0.0.1:{port}.*nobody answers"):
         Job(place_at(port, rank=1, agent=True), meet_s=0.2)
+
+
+def test_a_late_worker_is_told_at_once_that_its_job_has_ended():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(TransportError, match=f"127.0.0.1:{port}: nobody answers there .*Connection refused"):
+        Job(place_at(port, rank=2, agent=True), meet_s=3600.0)
+
+
+def test_a_listener_that_is_no_store_is_not_waited_for_for_ever():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(TransportError, match=f"127.0.0.1:{port}: nobody answers there"):
+            Job(place_at(port, rank=1, agent=True), meet_s=0.2)
+    for thread in threading.enumerate():  # its connection is gone, so it ends
+        if thread.name == "plesio-store":
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("policy", ["bsp", pytest.param("asp", marks=pytest.mark.slow)])

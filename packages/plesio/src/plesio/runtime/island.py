@@ -6,12 +6,13 @@ import datetime
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, TransportError
 from plesio.policies import Policy
 from plesio.runtime.job import MEET_S
+from plesio.runtime.job_store import meeting_store_of
 from plesio.runtime.join_options import JoinOptions
 from plesio.runtime.meeting import gloo_interface, gpu_of, process_group
 from plesio.runtime.worker.environment import WorkerPlace
@@ -123,21 +124,7 @@ def island() -> Island:
 def _store(place: WorkerPlace | None, *, worker: int) -> Store:
     if place is None or place.island is None:
         return HashStore()
-    try:
-        hosts_store = place.first and not place.agent_hosts_store
-        store = TCPStore(
-            place.address,
-            place.port,
-            is_master=hosts_store,
-            wait_for_workers=False,
-            timeout=datetime.timedelta(seconds=MEET_S),
-            multi_tenant=True,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise TransportError(
-            f"cannot meet the other ranks of island {worker} at {place.address}:{place.port} (MASTER_ADDR, "
-            f"MASTER_PORT; {str(error).splitlines()[0]})"
-        ) from error
+    store = meeting_store_of(place, timeout_s=MEET_S, whom=f"the other ranks of island {worker}")
     return PrefixStore(f"plesio/{place.restart}/island/{worker}", store)
 
 

@@ -7,19 +7,19 @@ another.
 """
 
 import contextlib
-import datetime
 import threading
 from collections.abc import Callable
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from plesio.runtime.job_store import reach
 from plesio.runtime.worker.environment import WorkerPlace
 
 __all__ = ["IslandWatch"]
 
 LOOK_S = 0.5
 """How often a rank looks."""
-_TIMEOUT = datetime.timedelta(seconds=10)
+_TIMEOUT_S = 10.0
 
 
 class IslandWatch:
@@ -59,7 +59,7 @@ class IslandWatch:
         threading.Thread(target=run, name="plesio-island", daemon=True).start()
 
     def _connect(self) -> TCPStore:
-        return TCPStore(self._place.address, self._place.port, is_master=False, timeout=_TIMEOUT)
+        return reach(self._place.address, self._place.port, timeout_s=_TIMEOUT_S)
 
     def _look(self) -> None:
         store = self._connect()

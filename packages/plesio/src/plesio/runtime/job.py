@@ -4,7 +4,6 @@ A job outlives its runs: a session joins and closes, another one may follow in t
 the primary one started serve it too. Without a job of its own (`plesio.join`'s ``job``) a session makes and closes one.
 """
 
-import datetime
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,13 +12,14 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from plesio.core.arguments import checked
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import TransportError
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.job_servers import JobServers
+from plesio.runtime.job_store import reach
 from plesio.runtime.meeting import StoreBoard
 from plesio.runtime.process_groups import ProcessGroups
 from plesio.runtime.rack_agreement import RackAgreement
@@ -130,9 +130,8 @@ class Job:
         """
         place, at = self.place, f"watch/{self._groups.generation}/{self._num_watches[self._groups.generation]}"
         self._num_watches[self._groups.generation] += 1
-        patience = datetime.timedelta(seconds=self.meet_s)
         try:
-            store = TCPStore(place.address, place.port, is_master=False, timeout=patience)
+            store = reach(place.address, place.port, timeout_s=self.meet_s)
             self.start.store.set(f"{at}/ends/{place.rank}", json.dumps(self._groups.traffic.own_ends()))
         except RuntimeError as error:
             raise TransportError(f"the job's store at {place.address}:{place.port} does not answer") from error

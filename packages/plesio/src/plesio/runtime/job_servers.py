@@ -114,7 +114,7 @@ class JobServers:
             if folder is not None and self._processes and (place.host == 0 or replicas > 1):
                 self._let_write(folder)
         self._get("server/0")
-        if place.late and self._store.check([_OVER]):
+        if self._is_over():
             raise TransportError(AT_ITS_END)
         if self._store.check([_BACKUP]):
             self._backup = json.loads(self._get(_BACKUP))
@@ -125,8 +125,18 @@ class JobServers:
             addresses, name = json.loads(self._get(f"server/{index}")), worker_identity(place.rank)
             if place.island is not None and not place.leads:
                 name = part_identity(place.island.process)
-            self.connections.append(self._dialler().connection(addresses, identity=name, backup=self._backup))
+            try:
+                self.connections.append(self._dialler().connection(addresses, identity=name, backup=self._backup))
+            except TransportError as error:
+                raise (TransportError(AT_ITS_END) if self._is_over() else error) from None
         return self.connections[:count]
+
+    def _is_over(self) -> bool:
+        """Tell whether this worker joins a job that has ended, its launcher perhaps, too."""
+        try:
+            return self._place.late and self._store.check([_OVER])
+        except RuntimeError:
+            return True
 
     def control(self, *, wanted: Callable[[], bool]) -> ControlClient | FailoverControl:
         """Connect to server 0 for this worker's sign of life, and again after a loss while it is ``wanted``."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.site import THIS_HOST
+from plesio.runtime.worker.environment import WorkerPlace
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -24,7 +25,9 @@ __all__ = [
     "WORLD_SIZE_KEY",
     "connect",
     "listen",
+    "meeting_store_of",
     "parse_address",
+    "reach",
     "serve_store",
 ]
 
@@ -45,6 +48,9 @@ GRID_KEY = "plesio/grid"
 
 _JOIN_TIMEOUT_S = 5.0
 _LOOK_S = 0.02
+_NO_JOB = "no job of Plesio answers there"
+_MARGIN_S = 1.0
+"""How much longer than torch's own timeout a connection is waited for."""
 
 
 def listen(port: int, *, address: str = THIS_HOST.address) -> socket.socket:
@@ -85,35 +91,72 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def connect(host: str, port: int, *, key: str, to: str) -> "TCPStore":
-    """Connect to the store of a running job, which has this ``key``, ``to`` join it or to watch it.
+def reach(host: str, port: int, *, timeout_s: float, listens: bool = True) -> "TCPStore":
+    """Connect to a store; where one ``listens`` already, a refusal is final.
 
     This happens in a thread, because torch waits for ever for a listener that is no store and cannot be interrupted
     meanwhile.
+
+    Raises:
+        RuntimeError: None answers in time.
     """
-    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     connected: queue.SimpleQueue[TCPStore | Exception] = queue.SimpleQueue()
 
     def try_to() -> None:
         try:
-            socket.create_connection((host, port), timeout=_JOIN_TIMEOUT_S).close()
-            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
-            until_s = time.monotonic() + _JOIN_TIMEOUT_S
-            while not store.check([key]):  # torch's wait complains on standard error when it is in vain
-                if time.monotonic() > until_s:
-                    raise TimeoutError
-                time.sleep(_LOOK_S)
-            connected.put(store)
-        except (OSError, DistError) as error:
+            if listens:
+                socket.create_connection((host, port), timeout=timeout_s).close()
+            connected.put(TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_s)))
+        except (OSError, RuntimeError, ValueError) as error:
             connected.put(error)
 
-    threading.Thread(target=try_to, name="plesio-join", daemon=True).start()
+    threading.Thread(target=try_to, name="plesio-store", daemon=True).start()
     try:
-        found = connected.get(timeout=2 * _JOIN_TIMEOUT_S)
+        found = connected.get(timeout=timeout_s + _MARGIN_S)
     except queue.Empty:
-        found = TimeoutError()
+        found = RuntimeError(_NO_JOB)
     if isinstance(found, Exception):
-        reason = (found.strerror if isinstance(found, OSError) else None) or "no job of Plesio answers there"
-        raise TransportError(f"cannot {to} {host}:{port}: {reason}") from None
+        cause = found if isinstance(found, OSError) else None
+        raise RuntimeError((cause and cause.strerror) or str(found).splitlines()[0]) from cause
     return found
+
+
+def meeting_store_of(place: WorkerPlace, *, timeout_s: float, whom: str) -> "TCPStore":
+    """Return the store at which a worker meets ``whom``: made by the first one, where its starter hosts none.
+
+    Raises:
+        TransportError: It cannot be reached, or its port is in use.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    hosts = place.first and not place.agent_hosts_store
+    try:
+        if not hosts:
+            return reach(place.address, place.port, timeout_s=timeout_s, listens=place.late)
+        timeout = timedelta(seconds=timeout_s)
+        return TCPStore(
+            place.address, place.port, is_master=True, wait_for_workers=False, timeout=timeout, multi_tenant=True
+        )
+    except (RuntimeError, ValueError) as error:
+        what = f"port {place.port} of {place.address} is in use" if hosts else "nobody answers there"
+        raise TransportError(
+            f"cannot meet {whom} at {place.address}:{place.port}: {what} "
+            f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
+        ) from error
+
+
+def connect(host: str, port: int, *, key: str, to: str) -> "TCPStore":
+    """Connect to the store of a running job, which has this ``key``, ``to`` join it or to watch it."""
+    try:
+        store = reach(host, port, timeout_s=_JOIN_TIMEOUT_S)
+        until_s = time.monotonic() + _JOIN_TIMEOUT_S
+        while not store.check([key]):  # torch's wait complains on standard error when it is in vain
+            if time.monotonic() > until_s:
+                raise RuntimeError(_NO_JOB)
+            time.sleep(_LOOK_S)
+    except RuntimeError as error:
+        reason = error if isinstance(error.__cause__, OSError) else _NO_JOB
+        raise TransportError(f"cannot {to} {host}:{port}: {reason}") from None
+    return store

@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import GroupName
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime.island_watch import IslandWatch
+from plesio.runtime.job_store import reach
 from plesio.runtime.meeting import REGROUP_TIMEOUT, gloo_interface, gpu_of, meet, meeting_store, process_group
 from plesio.runtime.rendezvous import Rendezvous
 from plesio.runtime.transport import TcpTraffic
@@ -199,7 +200,7 @@ class ProcessGroups:
         store: Store | None = self._meeting
         if rank > 0 or store is None:
             self._meeting = None
-            store = TCPStore(host, int(port), is_master=False, timeout=REGROUP_TIMEOUT)
+            store = reach(host, int(port), timeout_s=REGROUP_TIMEOUT.total_seconds())
         if island is not None:
             name, own = f"rail/{generation}", PrefixStore(f"rail/{generation}/{island.rank}", store)
             meet(own, rank=rank, size=len(members), gpu="", called_off=called_off)

@@ -1,15 +1,15 @@
 """The meeting of a job's processes, at the key-value store of the program that started them."""
 
-import datetime
 import itertools
 import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import ConfigError, TransportError
+from plesio.runtime.job_store import meeting_store_of
 from plesio.runtime.transport import JobKeys
 from plesio.runtime.transport.job_secret import (
     SECRET_VARIABLE,
@@ -70,22 +70,7 @@ class Rendezvous:
     def _meet(self) -> tuple[Store, Store]:
         """Connect to the store of the workers' starter, and return it with this job's part of it."""
         place = self._place
-        hosts_store = place.first and not place.agent_hosts_store
-        try:
-            store = TCPStore(
-                place.address,
-                place.port,
-                is_master=hosts_store,
-                wait_for_workers=False,
-                timeout=datetime.timedelta(seconds=self.meet_s),
-                multi_tenant=True,
-            )
-        except (RuntimeError, ValueError) as error:
-            what = f"port {place.port} of {place.address} is in use" if hosts_store else "nobody answers there"
-            raise TransportError(
-                f"cannot meet the other workers at {place.address}:{place.port}: {what} "
-                f"(MASTER_ADDR, MASTER_PORT; {str(error).splitlines()[0]})"
-            ) from error
+        store = meeting_store_of(place, timeout_s=self.meet_s, whom="the other workers")
         prefix, current = f"plesio/{place.restart}", CURRENT_JOB.format(restart=place.restart)
         # Jobs follow each other on one store when sessions do: each has its number, the same in all its processes.
         try:

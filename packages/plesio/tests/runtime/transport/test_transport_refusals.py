@@ -233,3 +233,9 @@ def test_what_a_sender_may_not_send_is_its_own_error(server: EchoServer, connect
         client.push(Header(kind=1, generation=0), meta={"text": "x" * 300_000})
     with pytest.raises(ValueError, match="out of range"):
         client.push(Header(kind=1, generation=-1))
+
+
+def test_a_server_that_has_ended_is_not_waited_for(server: EchoServer, context: zmq.Context):
+    server.close()
+    with pytest.raises(TransportError, match=r"no server answers at tcp://\S+: it has ended"):
+        control_to(server, context)

@@ -1,6 +1,7 @@
 """A client's control connection, and how any connection to a server is made."""
 
 import math
+import socket as tcp
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from plesio.runtime.transport.wire import Control, Refusal, job_digest
 
 __all__ = ["CONNECT_S", "ControlClient", "connect"]
 
+PROBE_S = 1.0
+"""How long it takes at most to learn that nothing listens at an address."""
 CONNECT_S = 30.0
 """How long to wait for a server that should be there: on a busy machine it may be long in answering."""
 
@@ -35,12 +38,28 @@ def connect(socket: Socket, address: str, *, watch: ClientWatch, timeout_s: floa
             return
         if watch.refused:
             raise TransportError(f"{address} refused the connection: a wrong key or ticket, or no Plesio server")
+        if watch.retries and _is_refused(address):
+            raise TransportError(f"no server answers at {address}: it has ended")
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise TransportError(
                 f"no server answers at {address} (waited {timeout_s:g} s); does it run, and is it reachable?"
             )
         watch.socket.poll(max(1, int(left_s * 1e3)))
+
+
+def _is_refused(address: str) -> bool:
+    """Tell whether nothing listens there: a server does before anyone knows its address."""
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    try:
+        if scheme == "tcp":
+            tcp.create_connection((host, int(port)), timeout=PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass  # no way there at the moment
+    return False
 
 
 class ControlClient:

@@ -103,6 +103,7 @@ class _Failover(Generic[L]):
             except TransportError:
                 if time.monotonic() > deadline_s or not self._wanted():
                     raise lost from None  # there is no backup either
+                time.sleep(SLICE_S)
 
     def _resumed(self) -> Mapping[str, Any] | None:
         answer = None

@@ -23,7 +23,7 @@ from plesio.runtime.transport.sockets import Socket, end_connection
 __all__ = ["ClientWatch", "ServerWatch"]
 
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_OF_CLIENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED | zmq.EVENT_DISCONNECTED
+_OF_CLIENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 _OF_SERVERS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 """Not what fails to be accepted: without a descriptor to be had ZeroMQ reports that as fast as it can."""
 
@@ -201,6 +201,8 @@ class ClientWatch:
         """The handshake was completed; stays true."""
         self.refused = False
         """The server ended the handshake."""
+        self.retries = False
+        """A connection could not be opened, and is tried again."""
         self.lost = False
         """It was established, and has ended."""
 
@@ -208,6 +210,8 @@ class ClientWatch:
         for event, _ in self._monitor.read():
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.established = True
+            elif event == zmq.EVENT_CONNECT_RETRIED:
+                self.retries = True
             elif self.established:
                 self.lost = True
             else:
