@@ -74,3 +74,16 @@ def test_ctrl_c_ends_a_command_at_any_moment(tmp_path: Path, name: str, after_s:
     results = tmp_path / "out" / "results.json"
     assert not results.exists() or read_results(results) is not None  # whole, or not there
     # that no process, socket or folder is left is looked at after every test (conftest.py)
+
+
+def test_ctrl_c_while_python_ends_shows_nothing():
+    code = """
+import atexit, os, signal
+import plesio.cli.commands
+from plesio.cli.main import main
+plesio.cli.commands.invoke = lambda arguments: 0
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -408,7 +408,7 @@ def test_joining_what_is_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(TransportError, match=f"cannot join 127.0.0.1:{port}: no job of Plesio answers there"):
             launch(write_script(tmp_path, ""), num_workers=1, join=f"127.0.0.1:{port}")
     for thread in threading.enumerate():  # its connection is gone, so it ends
-        if thread.name == "plesio-join":
+        if thread.name == "plesio-store":
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
 
@@ -472,11 +472,12 @@ CHAINED = (
 @pytest.mark.parametrize(
     "error", ["KeyboardInterrupt", f"KeyboardInterrupt{CHAINED}  File\nImportError: half", "ValueError: own"]
 )
-def test_a_traceback_of_ctrl_c_in_an_import_is_not_shown_and_another_is(error: str):
+@pytest.mark.parametrize("before", ["", "Exception ignored in atexit callback: <function f at 0x7f>\n"])
+def test_a_traceback_of_ctrl_c_in_an_import_or_at_the_end_is_not_shown_and_another_is(before: str, error: str):
     reader, writer = os.pipe()
     shown = io.BytesIO()
     shown.isatty = lambda: False  # type: ignore[method-assign]
-    trace = f"before\nTraceback (most recent call last):\n  File\n    import torch\n{error}\nafter\n"
+    trace = f"before\n{before}Traceback (most recent call last):\n  File\n    import torch\n{error}\nafter\n"
     with os.fdopen(reader, "rb", 0) as pipe, os.fdopen(writer, "wb", 0) as worker:
         worker.write(trace.encode())
         worker.close()

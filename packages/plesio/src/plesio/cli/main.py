@@ -17,6 +17,7 @@ def main() -> None:
         status = invoke(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python's own end would show a traceback
     sys.exit(status)
 
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 __all__ = ["Errors", "Outlet", "Output", "Screen", "Words"]
 
 _MAX_LINE_BYTES = 1 << 16
+_BEGINS = (b"Traceback (most recent call last)", b"Exception ignored in")
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
 _CLEAR = b"\r\x1b[K"
 _TOGETHER_S = 1.0
@@ -111,12 +112,13 @@ class Output:
 
     def _but_interrupts(self, line: bytes) -> list[bytes]:
         """Hold a traceback back until its error, and drop it if that is Ctrl-C, which met the script in its imports."""
-        if not self._trace and not line.startswith(b"Traceback (most recent call last)"):
+        begins = line.startswith(_BEGINS)
+        if not self._trace and not begins:
             self._linked = self._dropped and (self._linked or line.startswith(_LINKS))
             self._dropped = self._dropped and (not line or self._linked)
             return [] if self._dropped else [line]
         self._trace.append(line)
-        if len(self._trace) == 1 or not line or line.startswith(b" "):
+        if begins or not line or line.startswith(b" "):
             return []
         trace, self._trace = self._trace, []
         self._dropped = self._linked or line.startswith(b"KeyboardInterrupt")
