@@ -32,7 +32,7 @@ from plesio.runtime.worker.exchange.parts import Cut, Giver, Key, gather
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sections import check_sections, sections_of
 from plesio.runtime.worker.exchange.sum_group import SumGroup
-from plesio.runtime.worker.exchange.wrapping import Wrapping
+from plesio.runtime.worker.exchange.wrapping import Wrapping, without_views
 
 __all__ = ["CutReplica", "Plain"]
 
@@ -89,6 +89,7 @@ class CutReplica:
         for module, names, is_root in self._sections:
             if empty:
                 self._place({name: self._empty(name) for name in names})
+            module.register_forward_hook(without_views)
             fully_shard(module, mesh=self._mesh, reshard_after_forward=not is_root)
         self._wrapping.put_on()
         self._modules = [module for module in self._replica.model.modules() if isinstance(module, FSDPModule)]

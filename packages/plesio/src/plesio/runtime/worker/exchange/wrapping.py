@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed._composable_state import _module_state_mapping
+from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["Wrapping"]
+__all__ = ["Wrapping", "without_views"]
 
 _FSDP = "torch.distributed.fsdp"
 
@@ -27,6 +29,20 @@ class _Coat:
     attributes: tuple[str, ...]
     hooks: dict[str, list[tuple[int, Any]]]
     """By the table of the module that they are in, all hooks in their order while they are off."""
+
+
+def without_views(module: nn.Module, arguments: Any, output: Any) -> Any:
+    """Copy outputs of a module that are views: FSDP would lose its hook on one, and gradients, by ``output += other``.
+
+    A hook for after the forward pass, in front of FSDP's.
+    """
+    if torch.is_grad_enabled() and any(map(_is_trained_view, tree_leaves(output))):
+        return tree_map(lambda one: one.clone() if _is_trained_view(one) else one, output)
+    return output
+
+
+def _is_trained_view(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and one.requires_grad and one._base is not None
 
 
 class Wrapping:
@@ -81,4 +97,4 @@ def _hook_tables(module: nn.Module) -> Iterator[tuple[str, dict[int, Any]]]:
 
 def _is_of_fsdp(hook: Any) -> bool:
     function = getattr(hook, "hook", hook)  # load_state_dict's are in an object
-    return str(getattr(function, "__module__", "")).startswith(_FSDP)
+    return function is without_views or str(getattr(function, "__module__", "")).startswith(_FSDP)
