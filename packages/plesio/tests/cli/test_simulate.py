@@ -154,6 +154,18 @@ def test_a_collective_that_loses_a_worker_is_finished_by_the_others(what: str, t
     assert (result.status, result.lost_workers) == ("finished", (1,))
 
 
+@pytest.mark.parametrize("what", ["quadratic", "train.py"])
+def test_faults_that_come_after_the_end_are_told(what: str, tmp_path: Path):
+    if what == "train.py":
+        what = str(tmp_path / what)
+        Path(what).write_text(SCRIPT.replace('"--lr", type=float', '"--lr", type=float, default=0.1'))
+    line = f"simulate {what} --lose 1@50ms --lose 2@1h --join 2h --out {tmp_path / 'out'}"
+    assert invoke(line.split()) == 0
+    [result] = read_results(tmp_path / "out" / "results.json")
+    told = [text.partition(", and the run was over before")[0] for text in result.fallbacks if "was over" in text]
+    assert told == ["worker 2 was to be lost at 1 h 0 min", "a worker was to join at 2 h 0 min"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -232,7 +232,7 @@ def _result(done: PoolRun, *, recipe: Recipe, label: RunLabel, folder: Path) -> 
     problems = tuple(f"worker {rank}: {text}" for rank, text in sorted(done.problems.items()))
     if done.result is not None:
         result = RunResult.from_json(done.result)
-        return replace(result, fallbacks=(*result.fallbacks, *problems))
+        return replace(result, fallbacks=(*result.fallbacks, *problems, *done.notes))
     problem = "; ".join(problems)
     written = folder / "results.json"
     if written.exists():

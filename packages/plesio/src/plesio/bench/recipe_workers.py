@@ -12,6 +12,7 @@ from plesio.bench.recipe_section import Rank, RecipeSection, Seconds, as_finding
 from plesio.bench.recipe_step_time import SlowdownsSection, StallsSection, StepTimeSection
 from plesio.core.clock import Clock
 from plesio.core.errors import ConfigError
+from plesio.core.units import format_seconds
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.faults import Failures, Fault, faults_in_order
 from plesio.cost.step_time import RackSlowdowns
@@ -258,6 +259,15 @@ class WorkersSection(RecipeSection):
             failures=None if self.failures is None else self.failures.failures(),
             hosts=() if self.cluster is None else self.cluster.inconstant_hosts(self.count),
             seed=seed,
+        )
+
+    def missed(self, *, end_s: float) -> tuple[str, ...]:
+        """Write a line on each planned fault of a virtual run that ended before it."""
+        return tuple(
+            f"{'a worker was to join' if fault.worker is None else f'worker {fault.worker} was to be lost'} at "
+            f"{format_seconds(fault.at)}, and the run was over before ({format_seconds(end_s)})"
+            for fault in self.faults
+            if fault.at is not None and fault.at > end_s
         )
 
     def check_joins_of(self, grid: GridSetting) -> None:

@@ -161,7 +161,7 @@ class VirtualScript:
                     raise refusals[-1] from None
 
         with as_main(script, self.arguments), _in_environment(self.variables), _without_process_groups():
-            return simulate(
+            simulation = simulate(
                 work,
                 num_workers=workers.count,
                 cluster=cluster,
@@ -171,6 +171,9 @@ class VirtualScript:
                 on_progress=on_progress,
                 stop=stop,
             )
+        missed = workers.missed(end_s=simulation.virtual_s)
+        runs = [replace(run, fallbacks=(*run.fallbacks, *missed)) for run in simulation.runs[-1:]]
+        return replace(simulation, runs=(*simulation.runs[:-1], *runs))
 
 
 def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResult]:

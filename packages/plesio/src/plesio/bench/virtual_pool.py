@@ -142,7 +142,8 @@ class VirtualPool:
                 raise outcome.error
         # one worker has the result, whichever it is
         values = [outcome.value for _, outcome in sorted(simulation.outcomes.items())]
-        return PoolRun(next((value for value in values if value is not None), None), problems)
+        notes = self._recipe.workers.missed(end_s=simulation.virtual_s)
+        return PoolRun(next((value for value in values if value is not None), None), problems, notes)
 
     def close(self) -> None:
         """Do nothing: nothing is left of a run."""

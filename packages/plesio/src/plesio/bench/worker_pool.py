@@ -23,10 +23,11 @@ LOOK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PoolRun:
-    """How a run ended: the result if a worker gave one, and what went wrong, by rank."""
+    """How a run ended: the result if a worker gave one, what went wrong, by rank, and what else is to be known."""
 
     result: dict[str, Any] | None
     problems: dict[int, str]
+    notes: tuple[str, ...] = ()
 
 
 class WorkerPool:
