@@ -111,6 +111,12 @@ def test_from_every_checkpoint_a_run_ends_as_it_did(policy: str, every: int, tmp
             assert other["seen"] == one["seen"][len(one["seen"]) - len(other["seen"]) :]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_checkpoint_comes_where_all_stop_first(workers: int, tmp_path: Path):
+    run("bsp", folder=tmp_path, workers=workers)
+    assert read_manifest(checkpoints(tmp_path)[0]).clock == 10
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4,moments=mean"])

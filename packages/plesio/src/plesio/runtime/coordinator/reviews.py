@@ -7,7 +7,7 @@ waits takes its place.
 """
 
 from plesio.core.results import Evaluation
-from plesio.policies import Reviewed
+from plesio.policies import Pause, Reviewed
 from plesio.protocol.effects import Tell
 from plesio.protocol.to_server import EvaluationRequest, Evaluations, Review
 from plesio.protocol.to_worker import KnownEvaluation
@@ -53,6 +53,8 @@ class Reviews:
             self._checkpoints.passed(event.clock)
             in_step = self._stage.exchange == "collective"
             self._rates.take(event.worker, clock=event.clock, rates=[event.learning_rate], synchronous=in_step)
+            if self._checkpoints.due(now_s):  # the answer to the last review may be where all stop for it
+                yield Pause()
             yield event
 
     def _evaluated(self, message: Evaluations) -> Answers:
