@@ -269,6 +269,7 @@ class Loops:
                     whole = True
                     break
                 self._gave = True
+                self._schedules.clock.given()
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
                 stepped = self._stepped
@@ -304,11 +305,12 @@ class Loops:
         self._stepped = 0
         self._schedules.clock.begin(None)
         self._past.begun(plan)
+        whole = False
         try:
             while True:
                 batch = self._between.fetch(batches)
                 if batch is None:
-                    self._schedules.end(0, whole=True, exact=True)
+                    whole = True
                     return
                 self._schedules.clock.given()
                 self._gave = True
@@ -319,6 +321,7 @@ class Loops:
                     self._look_at_last()
         finally:
             batches.close()
+            self._schedules.end(0, whole=whole, exact=True)
             self._left_stream = {**(self.stream_position() or {}), "state": None}
             self._stream = None
 
@@ -355,6 +358,7 @@ class Loops:
             except GeneratorExit:  # the loop is left: no step is made of this batch
                 self.global_samples -= self._samples
                 self._samples = 0
+                self._schedules.end(0, whole=False, exact=True)
                 raise
             if stepped == self._stepped:
                 self._look_at_last()

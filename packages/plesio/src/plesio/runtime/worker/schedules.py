@@ -6,11 +6,15 @@ more. The samples of all workers are one. In a loop over the data of which they 
 are done as ``s`` samples fill, and at its end all of them. So the clock shows `Session.steps_per_epoch` after each
 epoch, however the samples were shared out, and a schedule of so many steps an epoch comes to its end.
 
+A schedule moves once a step of the optimizer. So where a script accumulates the gradients of several batches, as many
+rounds are one step of the schedule, as alone; fewer are one at the end of an epoch, if they have had a step.
+
 The clock never goes back. Where samples of a lost worker are dealt out again it stands until the count is where it was;
 workers that form a new group all go on from the furthest clock, so their learning rates are equal.
 """
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -117,24 +121,32 @@ class RoundClock:
     >>> [clock.stepped(samples) for samples in (3, 6, 9)]
     [0, 1, 1]
     >>> clock.end(10, whole=True, exact=True)
-    >>> clock.reached
-    2
+    >>> clock.reached, clock.steps
+    (2, 2)
     """
 
     def __init__(self, *, num_workers: int) -> None:
         self.reached = 0
+        self.steps = 0
+        """Steps of the optimizer that these rounds make."""
+        self._open = self._counted = 0
+        """Rounds that make no whole step yet, and all that are counted in steps or there."""
         self.num_workers = num_workers
         self._figures: PlanFigures | None = None
         self._before = 0
         """Rounds before the loop that the worker is in."""
         self._samples = 0
         """Samples of all workers before it."""
+        self._deals = False
+        """True if the latest loop was dealt out, where samples tell the rounds."""
         self._given = 0
         """Batches since the last step."""
+        self._sizes: Counter[int] = Counter()
+        """Steps by their number of batches."""
 
     def begin(self, figures: PlanFigures | None) -> None:
         """Begin a loop over the data; None: over a loader that is not dealt out."""
-        self._figures, self._before, self._given = figures, self.reached, 0
+        self._figures, self._deals, self._before = figures, figures is not None, self.reached
 
     def given(self) -> None:
         self._given += 1
@@ -145,13 +157,36 @@ class RoundClock:
         If samples are not dealt out, a round is a batch, or else a step, of this worker.
         """
         given, self._given = self._given, 0
-        if self._figures is None:
-            self.reached += max(1, given)
-        else:
+        if self._figures is not None:
             part = max(0, samples - self._samples)
             done = num_rounds(self._figures, num_workers=self.num_workers, samples=part)
             self.reached = max(self.reached, self._before + done)
+        elif not (given and self._deals):  # else the end of their loop has counted them
+            given = max(1, given)
+            self.reached += given
+        if given:
+            self._sizes[given] += 1
+        self._count(given)
         return self.reached
+
+    def meet(self, reached: int) -> None:
+        """Go on from ``reached``, if that is further."""
+        self.reached = max(self.reached, reached)
+        self._count()
+
+    def _count(self, batches: int = 0) -> None:
+        """Count the rounds up to here in steps, after one of this worker on so many batches."""
+        self._open, self._counted = self._open + self.reached - self._counted, self.reached
+        if self._open == batches > 0:  # workers step together
+            self.steps, self._open = self.steps + 1, 0
+        else:
+            made, self._open = divmod(self._open, self._usual)
+            self.steps += made
+
+    @property
+    def _usual(self) -> int:
+        """Batches of most steps."""
+        return self._sizes.most_common(1)[0][0] if self._sizes else 1
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
         """End the loop.
@@ -162,23 +197,29 @@ class RoundClock:
             exact: True if the number is the present one, the same on all workers.
         """
         figures, self._figures = self._figures, None
-        if figures is None:
-            self.reached += self._given if whole else 0
-        elif whole:
+        if figures is not None and whole:
             self.reached = max(self.reached, self._before + num_rounds(figures, num_workers=self.num_workers))
-        self._given = 0
+        self._count()
+        if whole and self._open and not self._given:
+            self.steps, self._open = self.steps + 1, 0
+        self._given = self._given if whole else 0
         self._samples = samples if exact or not whole or figures is None else self._samples + figures.budget_samples
 
     def state_dict(self) -> dict[str, int]:
         return {
             "reached": self.reached,
+            "steps": self.steps,
+            "open": self._open,
+            "usual": self._usual,
             "before": self._before,
             "samples": self._samples,
             "num_workers": self.num_workers,
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.reached = max(self.reached, state["reached"])
+        if state["reached"] >= self.reached:
+            self.reached = self._counted = state["reached"]
+            self.steps, self._open, self._sizes = state["steps"], state["open"], Counter([state["usual"]])
         self._before, self._samples = state["before"], state["samples"]
         self.num_workers = state["num_workers"]
 
@@ -189,13 +230,13 @@ class Scheduled:
     def __init__(self, scheduler: LRScheduler, clock: RoundClock) -> None:
         self._scheduler = scheduler
         self._clock = clock
-        self._begun = clock.reached
+        self._begun = clock.steps
         self._done = 0
         self._left_at: int | None = None
         """The scheduler's own count after the session's last step of it."""
 
     def catch_up(self) -> None:
-        due = self._clock.reached - self._begun
+        due = self._clock.steps - self._begun
         if self._done < due and self._left_at is not None and self._count() != self._left_at:
             name = type(self._scheduler).__name__
             raise ConfigError(
@@ -289,7 +330,7 @@ class Schedules:
 
     def meet(self, reached: int) -> None:
         """Go on with all workers from here, where the furthest of them is."""
-        self.clock.reached = max(self.clock.reached, reached)
+        self.clock.meet(reached)
         self.catch_up()
 
     def warn_unless_kept(self, objects: Iterable[object], *, why: str, warn: Callable[[str], None]) -> None:

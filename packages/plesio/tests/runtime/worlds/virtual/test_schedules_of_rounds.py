@@ -44,9 +44,10 @@ class Worker:
     last: float = 0.0
 
 
-def steps_of(num_samples: int, num_workers: int) -> int:
+def steps_of(num_samples: int, num_workers: int, *, batches_a_step: int = 1) -> int:
     """Count the steps of a synchronous run."""
-    return EPOCHS * len(list(round_sizes(num_samples, num_workers=num_workers, batch_size=BATCH_SIZE)))
+    rounds = len(list(round_sizes(num_samples, num_workers=num_workers, batch_size=BATCH_SIZE)))
+    return EPOCHS * -(-rounds // batches_a_step)
 
 
 def alone(kind: str, steps: int) -> list[float]:
@@ -67,6 +68,7 @@ def run(
     num_workers: int = 2,
     num_samples: int = 40,
     racks: Sequence[int] = (),
+    batches_a_step: int = 1,
     **arguments: Any,
 ) -> Simulation[Worker]:
     def work(job: VirtualJob) -> Worker:
@@ -78,11 +80,16 @@ def run(
         with plesio.join(model, optimizer, policy=policy, options=options, **arguments) as session:
             saw.began_at = session.clock
             loader = DataLoader(Problem(num_samples, 4), batch_size=BATCH_SIZE, shuffle=True)
-            session.schedule(MAKE[kind](optimizer, EPOCHS * session.steps_per_epoch(loader)))
+            session.schedule(MAKE[kind](optimizer, EPOCHS * -(-session.steps_per_epoch(loader) // batches_a_step)))
             for _ in range(EPOCHS):
-                for _, x, y in session.shard(loader):
-                    saw.rates.append(optimizer.param_groups[0]["lr"])
+                number = 0
+                for number, (_, x, y) in enumerate(session.shard(loader), start=1):
                     (model(x) - y).square().mean().backward()
+                    if number % batches_a_step == 0:
+                        saw.rates.append(optimizer.param_groups[0]["lr"])
+                        session.step()
+                if number % batches_a_step:
+                    saw.rates.append(optimizer.param_groups[0]["lr"])
                     session.step()
         saw.last = optimizer.param_groups[0]["lr"]
         return saw
@@ -107,6 +114,47 @@ def test_in_a_collective_the_clock_is_that_of_steps(policy: str, num_workers: in
     rates = alone(kind, steps_of(num_samples, num_workers))
     for worker in _ended(run(policy, kind, num_workers=num_workers, num_samples=num_samples)):
         assert [*worker.rates, worker.last] == rates
+
+
+@pytest.mark.parametrize("batches_a_step", [2, 4])
+@pytest.mark.parametrize(("policy", "num_workers"), [("bsp", 1), ("bsp", 3), ("local_sgd:2", 2), ("delayed:1", 2)])
+def test_gradients_of_several_batches_are_one_step_of_the_schedule(policy: str, num_workers: int, batches_a_step: int):
+    """At the end of an epoch the rest is a step, as a loop that is left would have it alone."""
+    rates = alone("one cycle", steps_of(40, num_workers, batches_a_step=batches_a_step))
+    for worker in _ended(run(policy, "one cycle", num_workers=num_workers, batches_a_step=batches_a_step)):
+        assert [*worker.rates, worker.last] == rates
+
+
+@pytest.mark.parametrize("policy", ["asp", "bsp,exchange=store", "adaptive"])
+def test_a_schedule_of_such_steps_ends_with_the_run(policy: str):
+    rates = alone("cosine", steps_of(40, 3, batches_a_step=2))
+    for worker in _ended(run(policy, num_workers=3, batches_a_step=2)):
+        assert worker.last == rates[-1]
+        places = [rates.index(rate) for rate in worker.rates]
+        assert places[0] == 0
+        assert places == sorted(places), "the clock went back"
+
+
+@pytest.mark.parametrize("num_samples", [40, 80])
+def test_gradients_may_be_accumulated_from_one_epoch_to_the_next(num_samples: int):
+    def work(job: VirtualJob) -> list[int]:
+        model, counts, number = perceptron(4, 0), [], 0
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        with plesio.join(model, optimizer, policy="bsp") as session:
+            scheduler = lr_scheduler.StepLR(optimizer, 1)
+            session.schedule(scheduler)
+            for _ in range(4):
+                for _, x, y in session.shard(DataLoader(Problem(num_samples, 4), batch_size=4)):
+                    (model(x) - y).square().mean().backward()
+                    number += 1
+                    if number % 4 == 0:
+                        session.step()
+                        counts.append(scheduler.last_epoch)
+        return counts
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2))
+    steps = num_samples // 8
+    assert [outcome.value for outcome in simulation.outcomes.values()] == [[*range(1, steps + 1)]] * 2
 
 
 @pytest.mark.one_in(3)
