@@ -244,8 +244,16 @@ class Scheduled:
                 "or session.schedule(...)"
             )
         while self._done < due:
-            self._scheduler.step()
             self._done += 1
+            try:
+                self._scheduler.step()
+            except ValueError as error:
+                if (steps := getattr(self._scheduler, "total_steps", None)) is None:
+                    raise
+                raise ConfigError(
+                    f"this {type(self._scheduler).__name__} has {steps} steps, and the run makes more: give it "
+                    "epochs * session.steps_per_epoch(loader), by the batches of a step where gradients are accumulated"
+                ) from error
             self._left_at = self._count()
 
     def _count(self) -> int:

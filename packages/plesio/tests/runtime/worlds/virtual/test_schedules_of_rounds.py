@@ -246,6 +246,19 @@ def test_without_shard_a_round_is_a_step_and_a_scheduler_has_one_master():
             session.step()
 
 
+def test_a_schedule_that_is_too_short_is_named_once():
+    model = perceptron(4, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    with plesio.join(model, optimizer) as session:
+        session.schedule(lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=3))
+        batches = iter(session.shard(DataLoader(Problem(40, 4), batch_size=4)))
+        with pytest.raises(ConfigError, match="this OneCycleLR has 3 steps, and the run makes more"):  # noqa: PT012
+            for _, x, y in batches:
+                (model(x) - y).square().mean().backward()
+                session.step()
+        batches.close()  # as the end of the loop's function does: an error here would be printed after the first
+
+
 @pytest.mark.parametrize(
     ("make", "line"),
     [
