@@ -1,23 +1,16 @@
 """Ways to deal with devices that fail, and the share of their time that is then work that counts.
 
-Devices fail independently, each once in its mean time M_1 on average, so a machine of n fails every M_1/n. A run
-consists of whole data-parallel replicas of some devices each; devices that are left over are idle, in every way. Four
-ways:
+Devices fail independently, so a machine of n fails every M_1/n. A run consists of whole data-parallel replicas; devices
+that are left over are idle, in every way. ``docs/planning/studies/goodput.md`` has a table of the four ways:
 
-- *plain*: one synchronous run without spare hosts. It saves its state at the best interval (`best_interval_s`). A
-  failure stops all until the device is repaired and the state is read.
-- *checkpoint and restart*: the same with spare hosts, so that the run goes on as soon as it has been started anew.
-- *elastic*: a replica that has lost a device is away until that is repaired; the others go on without it, and all stand
-  still for a moment when one leaves or comes back (`plesio_planning.sim.replicas`).
-- *local SGD*, M groups of as many replicas (give or take one): each group takes steps of its own and exchanges
-  parameters with the others once a round, and no group waits for another. One that has lost a device is started anew
-  with spare hosts, takes the parameters over from the others and has lost what it did since its last exchange. So a
-  group is a run that fails M times less often, whose states are its rounds, and the share is the same for every
-  group.
+- *plain* and *checkpoint and restart* save the state at the best interval (`best_interval_s`); a failure stops all,
+  until the device is repaired, or with spare hosts until the run has been started anew.
+- *elastic*: the other replicas go on without the one that lost a device (`plesio_planning.sim.replicas`).
+- *local SGD*, M groups of as many replicas (give or take one): no group waits for another, so each is a run that fails
+  M times less often, whose states are its rounds, and the share is the same for every group.
 
-Shares are of simulated time (`plesio_planning.sim.checkpoints`); beside them is the closed form of Daly (2006) where
-there is one. They count steps that are done, whatever those are worth: local SGD may need more of them, and an elastic
-run has a smaller batch while a replica is away.
+Shares are of simulated time (`plesio_planning.sim.checkpoints`), beside the closed form of Daly (2006) where there is
+one. They count steps that are done, whatever those are worth.
 """
 
 import math

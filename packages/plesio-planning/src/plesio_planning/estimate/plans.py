@@ -1,12 +1,10 @@
 """The inverse question: the machines that end a run by a day, and for a sum, with the chance that they do.
 
 A plan (`plesio_planning.estimate.run_plan`) is a number of accelerators of a kind with the fastest layout found for it.
-Layouts are searched on one machine of each kind, in a part of the space: without the context parallelism that short
-sequences do not need, with up to 16 stages, whole or in parts of one layer, ZeRO 1 or 3, micro-batches up to 2, all or
-none of the recomputation, and 2 to 4 experts a device. The fastest of each tensor and pipeline parallelism are tried on
-machines of other sizes. If none of them fits, the whole space is searched, with partial recomputation and the host's
-memory: on each size if sizes are given or kinds are few, and else only if none of a kind's sizes has room. Small
-machines of few kinds are always searched so, if no larger one may be had.
+Layouts are searched on one machine of each kind, in a part of the space, and the fastest of each tensor and pipeline
+parallelism are tried on machines of other sizes. If none of them fits, the whole space is searched: on each size if
+sizes are given or kinds are few, and else only if none of a kind's sizes has room. Small machines of few kinds are
+always searched so, if no larger one may be had (``docs/planning/index.md``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,33 +1,23 @@
 """Published measurements by others: the rows that the estimate is calibrated on and checked with.
 
-They are in ``published.csv``, one row a run. Sources:
+They are in ``published.csv``, one row a run; ``docs/planning/estimate.md`` has the sources by their letters. What they
+do not say themselves:
 
-- ``A``: Narayanan et al. 2021 (SC21), table 1: A100 80 GB, sequences of 2048, 51200 words, FP16, full recomputation. It
-  gives hardware TFLOP/s a GPU, and its equation 3 how they became seconds. Replicas follow from the GPUs.
-- ``C``: Korthikanti et al. 2022, table 5, same hardware, one replica: seconds of a step with full recomputation, and
-  with selective recomputation and sequence parallelism. Memory: its figure 1, GiB a GPU.
-- ``D``, ``K1``, ``K2``: Megatron-Core's README of 2024, weak and strong scaling on H100: sequences of 4096, 131072
-  words, 48 replicas, model TFLOP/s a GPU. It says that all communication is overlapped, and nothing of micro-batches,
+- ``A`` and ``H`` (Narayanan et al. 2021, tables 1 and 2) give hardware TFLOP/s a GPU, and A's equation 3 how they
+  became seconds. Replicas follow from the GPUs.
+- ``D``, ``K1``, ``K2`` (Megatron-Core) say that all communication is overlapped, and nothing of micro-batches,
   recomputation (that of fused attention) and interleaving. One layer a part is assumed, as Megatron overlaps a
   pipeline's sends only when it is interleaved, and as without it 314B, with 18 % of bubble, could not reach the
   utilisation of 7.1B, which has none. Micro-batches are assumed to be 1 in pipelines, and all 4 sequences of a replica
   elsewhere: with 1, 32B would hide so little of 16 GB of gradients and 8 GB of weights that all its computing would
   have to run at 0.73 of the peak, more than products alone reach. K1 chose the program.
-- ``E``: Grattafiori et al. 2024, table 4: Llama 3 405B on H100 with sequences of 8192, TFLOP/s a GPU; optimizer and
-  gradients are sharded over the replicas (section 3.3.2). It says that the pipeline is interleaved, and not into how
-  many parts: one layer a part is assumed, as for D. It does not say either whether its FLOPs count what a causal mask
-  leaves out. In the third row (sequences of 131072 over 16 devices) attention is more than half of them: only if they
-  do not count it does that row agree with the other two, so that is assumed. FlashAttention for Hopper came out after
-  these runs (July 2024). No constant is fitted on it.
-- ``F``: Smith et al. 2022, MT-NLG 530B on 280, 350 and 420 hosts of 8 A100: seconds of a step. Megatron's tensor
-  parallelism in DeepSpeed's pipeline, not interleaved. No constant is fitted on it.
-- ``J1``, ``J2``: BigScience 2022, ten trials for BLOOM, 181B in the same program on 384 A100 of Jean Zay, with four
-  adapters of 100 Gbit/s a host. The time that this program waits for its host comes from every other one, J1.
-- ``L``: NVIDIA's Megatron-Bridge 25.11, mixtures of experts: seconds of a step.
-- ``M``: DeepSeek-V3, 180 thousand hours of an H800 a trillion tokens, with DualPipe and partial recomputation.
-- ``G``: NVIDIA's DGX Cloud benchmarking recipes of 2025, H100, Megatron-Core: seconds of a step, in BF16 and FP8.
-- ``H``: Narayanan et al. 2021, table 2, the side of DeepSpeed's ZeRO 3: hardware TFLOP/s a GPU, as in A.
-- ``I``: MosaicML's llm-foundry of 2023, throughput tables of MPT under FSDP, A100 and H100: seconds of a step.
+- ``E`` (Llama 3 405B) says that the pipeline is interleaved, and not into how many parts: one layer a part is assumed.
+  Nor does it say whether its FLOPs count what a causal mask leaves out. In the third row (sequences of 131072 over 16
+  devices) attention is more than half of them: only if they do not count it does that row agree with the other two, so
+  that is assumed. FlashAttention for Hopper came out after these runs (July 2024).
+- ``F`` (MT-NLG 530B) has Megatron's tensor parallelism in DeepSpeed's pipeline, not interleaved; ``J1`` and ``J2``
+  (BLOOM's trials) are in the same program, and J1, every other one, gives the time that it waits for its host.
+- ``M`` (DeepSeek-V3) gives hours of an H800 a trillion tokens, with DualPipe and partial recomputation.
 """
 
 import csv

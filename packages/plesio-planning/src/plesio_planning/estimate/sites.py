@@ -2,23 +2,21 @@
 
 The devices are M sites of as many whole replicas; each trains in the layout. Two ways:
 
-- *every step*: sites add up their gradients in a ring, beside the last micro-batch's backward pass (Narayanan et al.
-  2021's data parallelism over the slowest link).
+- *every step*: sites add up their gradients in a ring, beside the last micro-batch's backward pass.
 - *local steps* (DiLoCo, Douillard et al. 2023; Streaming DiLoCo, Douillard et al. 2025): each site takes H steps with
-  its part of the batch, and then the sites average what their parameters changed by, in P fragments at offsets of
-  their own, each of b bits an element, behind the next τ steps. Sites fail alone (`estimate.goodput_ways`).
+  its part of the batch, and then the sites average what their parameters changed by, in P fragments at offsets of their
+  own, each of b bits an element, behind the next τ steps. Sites fail alone (`estimate.goodput_ways`).
 
-A ring of M sites sends ``2 (M-1)/M`` of the bytes over each link (Patarasuk & Yuan 2009). A fragment that takes longer
-than the τ steps beside it keeps all waiting; fragments share one link, so H steps take at least as long as all of them.
+A ring of M sites sends ``2 (M-1)/M`` of the bytes over each link. A fragment that takes longer than the τ steps beside
+it keeps all waiting; fragments share one link, so H steps take at least as long as all of them.
 
-Local steps cost loss. What is published is a difference between data parallelism and Streaming DiLoCo on C4
-(2501.18512, tables 1 and 4: 35 M and 100 M parameters, H 30 and 100), fitted here by
+Local steps cost loss. The differences between data parallelism and Streaming DiLoCo on C4 (2501.18512, tables 1 and 4:
+35 M and 100 M parameters, H 30 and 100) are fitted by
 
     ΔL = 0.03 (H/100)^0.34 (N/10^8)^-0.49
 
-and shrinking with size as others found (2503.09799). It becomes tokens by the law of Hoffmann et al. (2022):
-``B/D^0.28`` has to fall by ΔL. Up to 4 billion parameters no difference was reported that exceeds it; beyond it is an
-extrapolation, whose upper end is the difference at 100 M.
+which shrinks with size as others found (2503.09799), and becomes tokens by the law of Hoffmann et al. (2022):
+``B/D^0.28`` has to fall by ΔL. ``docs/planning/index.md`` says how far that can be trusted.
 """
 
 import math

@@ -1,17 +1,13 @@
 """The needs of a whole training run: days, failures, money, energy, and their uncertainty.
 
 Steps follow from the tokens; a step is `plesio_planning.estimate.step`'s, and what failures and states add is
-`plesio.cost.goodput`'s. The state that is written is Adam's in mixed precision: a weight of 2 bytes, the master
-weight and two moments, 14 bytes a parameter (in FP32: 12). BLOOM's run wrote 2.3 TB for 176 billion parameters, 13
-bytes each (Workshop et al. 2022). All devices stand still while it is written, and read it when they come back.
+`plesio.cost.goodput`'s. The state that is written is Adam's in mixed precision: a weight of 2 bytes, the master weight
+and two moments, 14 bytes a parameter (in FP32: 12). All devices stand still while it is written, and read it when they
+come back. On spot a host that is taken away ends the run as a failure does.
 
 Energy is devices x hours x the power that they draw x PUE, and carbon that times a grid's intensity, as Touvron et al.
-(2023a, section 6) count it, who take a device's most power for what it draws. Here large products draw that, operations
-on elements 70 % and all that waits 40 % (assumptions, in ``surroundings.toml``); hosts' processors and the network are
-not in it.
-
-On spot a host is taken away now and then, which ends the run as a failure does, and another one takes its place within
-the time of a restart.
+(2023a, section 6) count it, who take a device's most power for what it draws. Here large products draw that, and the
+rest shares of it (``surroundings.toml``); hosts' processors and the network are not in it.
 """
 
 import math

@@ -1,23 +1,17 @@
 """How many steps a larger batch saves, up to which batch, and what step length goes with it.
 
 The *noise scale* is the batch at which a gradient is as much noise as signal, ``tr(HΣ)/GᵀHG`` on a bowl with the
-Hessian H, or in short ``tr Σ/‖G‖²``, which is the same where all curvatures are. With the best step length the loss
-falls by ``1/(1 + B_noise/B)`` of what it would fall without noise (McCandlish et al. 2018, equations 2.6 to 2.9).
-If that is little in a step, ``dr/dt = -r/(1 + B_noise(r)/B)`` integrates to
+Hessian H. With the best step length the loss falls by ``1/(1 + B_noise/B)`` of what it would fall without noise
+(McCandlish et al. 2018, equations 2.6 to 2.9). If that is little in a step, ``dr/dt = -r/(1 + B_noise(r)/B)``
+integrates to
 
     steps = S_min (1 + B_crit/B),       B_crit = the mean of B_noise over the steps of a run without noise
 
-(their equation 2.11), since the noise scale rises as the gradient falls. So the critical batch, at which there are
-twice as many steps as there must be, can be found in two ways, which are compared: by a line through the steps of
-descents that are really done (`plesio_planning.studies.noisy_descent`), over 1/B; and by the noise scale.
+(their equation 2.11). B_crit is found by this line through descents that are really done (`studies.noisy_descent`), and
+by the noise scale. A rule sets the step length as the batch grows: *linear* (Goyal et al. 2017), *square-root*
+(Krizhevsky 2014) or *none*. *Warm-up* helps where the curvature is larger at first, as the walls of the bowl make it.
 
-A rule sets the step length as the batch grows: *linear* (Goyal et al. 2017), *square-root* (Krizhevsky 2014) or
-*none*. Linear is what the best step length does below B_noise, ``1/(1 + B_noise/B)``; it fails where the step becomes
-longer than the curvature allows, 2/L. *Warm-up* moves this limit only where the curvature is larger at first, as the
-walls of the bowl make it: a quadratic's limit stays where it is.
-
-Limits: an optimizer that normalises (Adam) has square-root scaling (Malladi et al. 2022), and the
-noise of a network is neither the same everywhere nor known.
+``docs/planning/studies/batch-scaling.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

@@ -1,20 +1,11 @@
 """How many more iterations gradient descent needs when its gradients are late.
 
-The model is a quadratic with condition number κ, whose gradients are τ updates old (`studies.delayed_descent`),
-and the answer depends on how the step is chosen:
+On a quadratic with condition number κ, gradients τ updates old (`studies.delayed_descent`) are stable for ``αL < 2
+sin(π / (2(2τ+1)))``. With the best step for each τ iterations grow linearly, about as ``κ ln(1/ε) / limit``; with one
+tiny step for all nothing is lost, until it is unstable. Beside both are trials with random starts, noise and delays
+from 0 to τ, and a server that refuses what is older than τ (`studies.refusing_server`).
 
-    best step for each τ     the stability limit ``αL < 2 sin(π / (2(2τ+1)))`` falls as 1/τ, and with it the step of the
-                             slowest coordinate: iterations grow linearly, about ``κ ln(1/ε) / limit``
-    one tiny step for all    the slowest coordinate goes down by ``1 - αλ`` an update, late or not: no penalty
-
-Both are deterministic, with one delay for all updates. Beside them are trials, with random starts and noisy gradients:
-delays drawn from 0 to τ, and a server that refuses what is older than τ (`studies.refusing_server`), to which
-workers of unequal pace push. How many gradients are refused, and how long it takes, follows from the workers; few of
-them never make an update as old as a large bound allows. τ + 1 workers taking turns have a delay of τ, so computing
-time, in steps of one worker, is iterations over τ + 1.
-
-Limits: noise that is not small, where a smaller step is wanted anyway (Koloskova et al. 2022), and
-momentum, with which the limit is far lower.
+``docs/planning/studies/bounded-staleness.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

@@ -1,16 +1,11 @@
 """How often a run should save its state, and how.
 
-Failures come M seconds apart on average. A run computes for I, writes its state for C, and so on; a failure costs what
-was done since the last state, about half an interval, and R to be back. Then a second of work takes
-``M e^(R/M) (e^((I+C)/M) - 1) / I`` seconds (Daly 2006, eq. 13; `plesio.cost.reliability`). Young's interval
-``√(2CM)`` and Daly's are close to the best. The same module divides that time into work, writing, what is lost, and
-restarts; `plesio_planning.studies.checkpoint_ways` has four ways to write.
+Failures come M seconds apart on average. A run computes for I, writes its state for C, and is back R after a failure.
+Then a second of work takes ``M e^(R/M) (e^((I+C)/M) - 1) / I`` seconds (Daly 2006, eq. 13; `plesio.cost.reliability`,
+which divides it into its parts). `studies.checkpoint_ways` has four ways to write. If a state is unreadable with
+probability q, a failure goes back j intervals more with probability ``q^j (1-q)``.
 
-Keeping g generations: if a state is unreadable with probability q, a failure goes back j intervals more with
-probability ``q^j (1-q)``, and none of them is good with ``q^g``.
-
-Limits: failures with a memory (Weibull's are simulated, for the closed form has none), failures that
-are noticed late, failures during which hosts wait for repair, writing that slows down what goes on.
+``docs/planning/studies/checkpointing.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

@@ -1,21 +1,11 @@
 """Which all-reduce is the fastest, by the size of the message and the number of ranks.
 
-Five algorithms in the Hockney model (`plesio.cost.hockney`, which has the assumptions; the formulas and their sources
-are in `plesio.cost.all_reduce`): n ranks, S bytes, latency α, bandwidth B, ``h = ⌈log₂ n⌉``.
+Five algorithms in the Hockney model (`plesio.cost.hockney` has the assumptions, `plesio.cost.all_reduce` formulas and
+sources). A ring sends least and waits most often, a tree the other way round; with ``h = ⌈log₂ n⌉`` they cross at
+``αB((n-1) - h) / (h - (n-1)/n)``. A ring carries half of what its links could from ``nαB`` bytes on, which is what a
+gradient's buckets are measured by (`studies.overlap`).
 
-    ring               2(n-1)(α + S/(nB))
-    tree               2h(α + S/B)
-    halving-doubling   2hα + 2(n-1)/n S/B                          if n is a power of two
-    double tree        2(√(S/B) + √(2(h-1)α))²                     if S is not small
-    hierarchical       2(m-1)(α₁ + S/(mB₁)) + 2(n/m-1)(α + S/(nB))   hosts of m ranks, α₁ and B₁ within one
-
-A ring sends least and waits most often, a tree the other way round; they cross at
-``αB((n-1) - log₂ n) / (log₂ n - (n-1)/n)``. A ring carries half of what its links could from ``nαB`` bytes on, which
-is what a gradient's buckets are measured by (`plesio_planning.studies.overlap`).
-
-Limits: links that several messages share (`plesio.cost.placement`), and ranks that begin at
-different times (`plesio_planning.sim.all_reduce`). The first four here have every pair of ranks on equal links, each
-with its own; only the hierarchical all-reduce knows that some ranks are neighbours.
+``docs/planning/studies/collectives.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,21 +1,17 @@
 """The effects of compressing gradients: bytes saved, iterations lost, and the time that results.
 
-How many iterations each compression needs comes from a descent that is really done
-(`studies.compressed_descent`); what an iteration sends from the collectives of `plesio.policies.compression`,
-places and scales counted; and what it takes from rings on links of latency α and bandwidth B:
+Iterations I come from a descent that is really done (`studies.compressed_descent`), the bytes s of one from the
+collectives of `plesio.policies.compression`, and its time from rings on links of latency α and bandwidth B:
 
     time = iterations (compute + codec + latencies + sent / B)
 
-With I iterations, s bytes an iteration and f seconds of it that do not depend on B, against the same with a zero for
-sending everything, compressing pays below the *break-even bandwidth*
+With f seconds of an iteration that do not depend on B, compressing pays below the *break-even bandwidth*
 
     B* = (I₀ s₀ - I s) / (I f - I₀ f₀)
 
-and at every bandwidth if the denominator is not positive, at none if the numerator is not.
+at every bandwidth if the denominator is not positive, at none if the numerator is not; a zero is of sending everything.
 
-Limits: communication that hides behind computing (`studies.overlap`) is worth less. Workers
-with independent random roundings average them, so n of them need fewer iterations than one, which is what is
-descended here. And a network is no quadratic: its gradients are a few percent as sparse (the measurement).
+``docs/planning/studies/compression.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from dataclasses import dataclass

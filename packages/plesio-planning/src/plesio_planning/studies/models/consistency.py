@@ -1,24 +1,17 @@
 """Which consistency model reaches a target first: BSP, local SGD, SSP or no bound at all.
 
-Time to a target is steps times seconds of a step, and a model that is better in one is worse in the other:
+Time to a target is steps times seconds of a step:
 
-    seconds    from step times and exchanges, worker by worker (`plesio_planning.sim.recurrences`). A barrier is charged
-    to
-               whoever waits at it, so asynchronous workers never pay for it; an exchange to whoever makes it.
-    steps      from the order in which updates then arrive (`order_updates` there): gradient descent with just
-               these delays, each update of its own worker's quadratic (`studies.delayed_descent`), and for
-               barriers the closed form of `plesio_planning.studies.heterogeneous_quadratic`. Each has its best step.
+    seconds    from step times and exchanges, worker by worker (`plesio_planning.sim.recurrences`); a barrier is charged
+               to the workers that wait at it, an exchange to those that make it
+    steps      from the order in which updates then arrive (`order_updates` there), by gradient descent with just these
+               delays (`studies.delayed_descent`); behind barriers by `studies.heterogeneous_quadratic`
 
-Noise adds to the loss. Behind a barrier its variance is exact; for asynchronous updates it is that of the stochastic
-delay equation ``dx = -a x(t-T) dt + dW``, ``(1 + sin aT) / (2a cos aT)`` (Küchler & Mensch 1992), with the mean
-staleness.
+Noise adds its variance: behind a barrier exactly, else that of the stochastic delay equation ``dx = -a x(t-T) dt +
+dW``, ``(1 + sin aT) / (2a cos aT)`` (Küchler & Mensch 1992), with the mean staleness. Ties, within a hundredth, go to
+the stricter model: communication that is hidden makes many of them.
 
-Ties, within a hundredth, go to the stricter model: communication that is hidden makes many of them. A worker that is
-slow for good makes SSP go at its pace, once the bound is used up, and makes asynchronous updates favour the others'
-data; what helps is to give it less work (BSP, rebalanced).
-
-Limits: exchanges that contend for a link, and hidden communication of asynchronous workers, which
-makes their updates staler than is counted here.
+``docs/planning/studies/consistency.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

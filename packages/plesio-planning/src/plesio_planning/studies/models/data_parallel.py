@@ -1,15 +1,11 @@
 """How an iteration of synchronous data parallelism grows with the workers.
 
-Every worker computes for c seconds on its own part of the batch (weak scaling: parts do not shrink), c being in
-proportion to that part, and all of them all-reduce d bytes: by a ring, which takes ``2(N-1)(α + d/(NB))`` (Patarasuk &
-Yuan 2009), a tree, ``2⌈log₂ N⌉(α + d/B)``, or another algorithm of `plesio.cost.collectives`. While all workers are in
-one host its links count, and beyond it those between hosts, which pace a ring or a tree; the hierarchical all-reduce
-uses both. A share o of the communication may be hidden behind the backward pass, but never more than fits: what is
-exposed is ``max(m - o b, 0)`` with m the all-reduce and b the backward pass. If steps vary, all wait for the slowest,
-``E[max]`` (`studies.order_statistics`). Efficiency is c over the iteration and the speed-up N times that.
+Every worker computes for c seconds on its own part of the batch, and all of them all-reduce d bytes, by a ring in ``m =
+2(N-1)(α + d/(NB))`` or by another algorithm of `plesio.cost.collectives`. A share o of it may be hidden behind the
+backward pass b: ``max(m - o b, 0)`` is exposed. If steps vary, all wait for the slowest, ``E[max]``
+(`studies.order_statistics`). Efficiency is c over the iteration.
 
-Limits: links that are shared, workers that are always slower (`studies.stragglers`), an all-reduce
-in buckets (`plesio_planning.studies.overlap`).
+``docs/planning/studies/data-parallel.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Mapping, Sequence

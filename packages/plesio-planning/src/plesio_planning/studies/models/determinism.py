@@ -1,17 +1,11 @@
 """Causes of differences between two runs, the places where these begin, and their growth.
 
-Three things are shown. Sums of floating-point numbers depend on their order: of 64 ranks' gradients in 32 bits, added
-up forward and backward, most elements differ in their last bits (`studies.reduction_order`). A training whose
-gradients are added up in another order begins to differ at the first step. Each step multiplies the difference by what
-it does to nearby parameters: little where training is calm, a factor where it is at the edge of stability. And sources
-compare very differently: a seed changes everything at once, an order only the last bits.
+Sums of floating-point numbers depend on their order (`studies.reduction_order`), so a training whose gradients are
+added up in another order begins to differ at the first step. Each step multiplies the difference by what it does to
+nearby parameters: little where training is calm, a factor at the edge of stability. A seed changes everything at once.
+`studies.trajectories` finds the first step and tensor of two runs that differ, in all bits or by more than a tolerance.
 
-`plesio_planning.studies.trajectories` finds the first step and tensor of two recorded runs that differ, in
-two tiers: strict (all bits) and relaxed (a difference of at most ``tolerance`` of a tensor's length). With ``first``
-and ``second`` it does so for files.
-
-Limits: ranks' partial sums differ less than random numbers do, and a real all-reduce divides tensors
-into parts with an order each (the measurement).
+``docs/planning/studies/determinism.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -2,15 +2,11 @@
 
 The ways to go on, and what is simulated of them, are those of `plesio_planning.estimate.goodput_ways`.
 
-The published figures are of Decoupled DiLoCo (arXiv 2604.21428), which simulates 1.2 million chips: about 27 % goodput
-of plain data parallelism, 58 % of an elastic one, 88 % of 8 learners that do not wait for each other and 93 % of 16.
-How often a chip fails and how long it takes to go on is not known here. But a way that loses a time c at every failure
-has a goodput of ``1 / (1 + c / M)`` for failures M apart, and a group of G is hit by one of G failures; so each figure
-says what c is, as a multiple of M.
+The published figures are of Decoupled DiLoCo (arXiv 2604.21428), which simulates 1.2 million chips. How often a chip
+fails there is not known. But a way that loses a time c at every failure has a goodput of ``1 / (1 + c / M)`` for
+failures M apart, and a group of G is hit by one of G failures; so each figure says what c is, as a multiple of M.
 
-Limits: failures that come together (a switch, a rack's power) or in bursts, failures that are
-noticed late or not at all, repairs that queue, and what a step is worth: local SGD may need more of them, and replicas
-that are away make the batch smaller.
+``docs/planning/studies/goodput.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Mapping, Sequence

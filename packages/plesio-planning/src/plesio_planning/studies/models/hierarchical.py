@@ -1,7 +1,6 @@
 """Savings of an all-reduce in two levels over a flat one, by hosts, network interfaces (NICs), groups and messages.
 
-N hosts of m ranks, n = Nm, and r NICs a host (*rails*: each joins the hosts among themselves). Within a host a message
-takes α₁ + S/B₁, over a NIC α + S/B. In the Hockney model (`plesio.cost.hockney`)
+N hosts of m ranks, n = Nm, and r NICs a host (*rails*: each joins the hosts among themselves), in the Hockney model:
 
     flat ring           2(n-1)(α + S/(nB))           one ring crosses each host's border once, so it uses one NIC
     r flat rings        2(n-1)(α + S/(nrB))          each with an r-th of the message, side by side
@@ -9,16 +8,11 @@ takes α₁ + S/B₁, over a NIC α + S/B. In the Hockney model (`plesio.cost.ho
     flat tree           2⌈log₂ n⌉(α + S/B)
     tree of trees       2⌈log₂ m⌉(α₁ + S/B₁) + 2⌈log₂ N⌉(α + S/B)        one rank of a host talks to the others
 
-(Patarasuk & Yuan 2009; Thakur et al. 2005; Jia et al. 2018.) The slowest link sets a ring's pace in every round, so all
-of its rounds take the latency between hosts, which is why it loses where messages are small.
+The slowest link sets a ring's pace in every round. **Groups** of g ranks that are a part of a host have ``min(r, g)``
+NICs in use. Groups of several hosts have rings across hosts at both levels: α and B in the first, and in the second
+every rank of a host at its share of the NICs, ``r/m B``.
 
-**Groups.** The first level need not be a host. Groups of g ranks that are a part of a host have g of its m ranks behind
-the NICs at a time, ``min(r, g)`` of them in use. Groups of several hosts have rings across hosts at both levels: α and
-B in the first, and in the second every rank of a host at its share of the NICs, ``r/m B``. Among equal links
-(m = 1) every group size sends as much, ``2(n-1)/n S``, and waits ``2(g + n/g - 2)`` latencies: least at ``g = √n``.
-
-Limits: switches that are oversubscribed, rails that do not reach all hosts, pipelining of one level
-with the other (which hides the shorter of the two).
+``docs/planning/studies/hierarchical.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

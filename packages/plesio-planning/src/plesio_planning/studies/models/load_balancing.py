@@ -1,16 +1,12 @@
 """The cost of equal shares among unequal workers, and the savings of shares in proportion to their speeds.
 
 With speeds v and a global batch of B samples, equal shares take ``(B/N) / min v`` and proportional ones ``B / Σv``, the
-least there is: equal ones take ``mean(v) / min(v)`` times as long. That ratio over many drawn clusters is the
-reference; whole samples, memory caps, speeds that drift, shares that may move only so far a step, and workers that
-leave and join (`plesio_planning.studies.work_shares`, `plesio_planning.studies.unequal_workers`) make it less.
+least there is: equal ones take ``mean(v) / min(v)`` times as long. Whole samples, memory caps, speeds that drift,
+shares that may move only so far a step, and workers that leave and join (`studies.work_shares`,
+`studies.unequal_workers`) make it less. The alternative is to go on up to a bound ahead of the slowest
+(`plesio_planning.sim.recurrences`).
 
-The alternative that leaves shares alone is to wait less: workers go on up to a bound ahead of the slowest
-(`plesio_planning.sim.recurrences`), on older parameters. If the same workers stay slow a bound ends up at their pace;
-without one the rates add up, and what it costs is staleness.
-
-Limits: a part of a step that does not shrink with its samples (kernels, the optimizer, exchanging)
-cannot be balanced away, and a batch that is too small for a device makes it slower.
+``docs/planning/studies/load-balancing.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

@@ -1,25 +1,16 @@
 """How many local steps between two averagings get to a target first.
 
-A round is K local steps of every worker, each with its own data, and one exchange: ``K c + m`` seconds for c seconds of
-computing a step and m of communicating. More local steps save exchanges and cost iterations, for the workers drift
-apart. If iterations grow as ``n (1 + cK)``, the time ``n (1 + cK)(Tc + Tm / K)`` is shortest at
+A round is K local steps of every worker, each with its own data, and one exchange. If iterations grow as ``n (1 +
+cK)``, for the workers drift apart, the time ``n (1 + cK)(Tc + Tm / K)`` is shortest at
 
     K* = sqrt(Tm / (c Tc))
 
-The drift is that of `studies.heterogeneous_quadratic`, in closed form: for each K the step is the one that
-arrives first, because a step that suits K = 1 has a floor above the target for a large K. Three variants:
+The drift is that of `studies.heterogeneous_quadratic`, in closed form, with the step that arrives first for each K.
+With equal Hessians there is none, even if optima differ. Averaging K gradients at the common parameters has none
+either, but makes one step of them. Beside it stands a loss that is not convex (`studies.nonconvex_local_steps`), where
+runs are done.
 
-    averaging parameters, unlike workers    drift: the floor grows as K² first, iterations about as 1 + cK
-    averaging parameters, equal Hessians    no drift and no penalty, even if the workers' optima differ
-    averaging gradients                     K gradients at the common parameters, their mean, one step: a K times
-                                            larger batch, no drift, but only one step for K gradients
-
-Gradients that are added up *along* K local steps and applied at once are the parameters' average to the letter.
-
-Beside the quadratics stands a loss that is not convex (`studies.nonconvex_local_steps`), where runs are done.
-
-Limits: loss surfaces on which averaging helps (Lin et al. 2020, post-local SGD), and workers
-that are not equally fast (`plesio_planning.studies.consistency`).
+``docs/planning/studies/local-sgd.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

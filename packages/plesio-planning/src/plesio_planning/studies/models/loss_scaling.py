@@ -1,22 +1,14 @@
 """How gradients fare in 16 bits by their scale, what a dynamic scale costs in skipped steps, and what goes wrong.
 
-A gradient g is multiplied by a scale S, rounded to FP16 and divided by S again. It becomes infinite where
-``S|g| >= 65520``, zero where ``S|g| <= 2^-25``, and loses precision below 2^-14, where FP16 is subnormal. (BF16 has
-FP32's range and needs no scale, at 8 bits of precision instead of 11.) Shares follow from the distribution of g in
-closed form, and real casts of drawn numbers stand beside them. A step of n numbers overflows with ``1 - (1-p)^n``, so
-what is rare in a number is common in a step.
+A gradient g times a scale S becomes infinite in FP16 where ``S|g| >= 65520``, zero where ``S|g| <= 2^-25``, and loses
+precision below 2^-14. Shares follow from the distribution of g in closed form, and real casts stand beside them. A step
+of n numbers overflows with ``1 - (1-p)^n``; its gradients are drawn through the largest, the quantile of ``U^(1/n)``.
 
 A *dynamic* scale (by interval) is halved after a step that overflowed, which is skipped, and doubled after
-``growth_interval`` steps that did not (Micikevicius et al. 2018): once it has found its range it tries one that is too
-large once in an interval, and about one step in an interval is skipped. Beside it stand a scale that stays, and one
-that goes by how often steps overflow (`plesio_planning.studies.scaling_runs`). Which gradients a step has is drawn
-through its largest: the maximum of n numbers is the quantile of ``U^(1/n)``.
+``growth_interval`` steps that did not (Micikevicius et al. 2018). `studies.scaling_runs` has two other rules, and
+`studies.half_precision_descent` descends with right and wrong ones.
 
-Convergence with static, dynamic and no scale, and with three usual mistakes, is a descent that is really done
-(`plesio_planning.studies.half_precision_descent`).
-
-Limits: gradients of a network are of many sizes at once and shrink as it learns (the measurement
-has a network's); sums over ranks in FP16 may overflow where no summand does.
+``docs/planning/studies/loss-scaling.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import functools

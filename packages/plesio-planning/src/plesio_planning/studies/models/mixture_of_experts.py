@@ -1,17 +1,14 @@
 """The costs of skewed routing in a mixture of experts: time of the all-to-all, and dropped tokens.
 
-Tokens like expert i with a popularity of ``1/i^s`` (Zipf; s = 0 is uniform), each k different ones. An expert takes at
-most c times the mean of tokens, and drops the rest (Lepikhin et al. 2020; Fedus et al. 2021). With many tokens the
-fullest expert has ``E/Σ 1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``. With few, chance adds to
-that: so routing is drawn, and what is said of it is a mean over draws with its 95 % confidence interval.
+Tokens like expert i with a popularity of ``1/i^s``, each k different ones. An expert takes at most c times the mean of
+tokens, and drops the rest (Lepikhin et al. 2020; Fedus et al. 2021). With many tokens the fullest expert has ``E/Σ
+1/i^s`` times the mean and the dropped are ``Σ max(0, p_i - c/E)``. With few, chance adds to that, so routing is drawn.
 
-Experts are placed on devices, and a token's vector goes to its experts' devices and comes back, in an all-to-all with
-unequal parts. Every device sends its parts one after another and receives others' meanwhile. Such a set of messages can
-be put into rounds in which no device waits but the busiest (König 1916). So it takes ``(D-1) α`` and the largest of all
+In the all-to-all every device sends its parts one after another and receives others' meanwhile. Such messages can be
+put into rounds in which no device waits but the busiest (König 1916), so it takes ``(D-1) α`` and the largest of all
 sums of what a device sends and of what it receives, over its bandwidth.
 
-Limits: links that are shared, messages so small that their number counts (`published_all_to_all`
-fits what is left of that), experts' computing, which waits for the fullest, too.
+``docs/planning/studies/mixture-of-experts.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,18 +1,14 @@
 """How much of a gradient's all-reduce can be hidden behind the backward pass, and in buckets of which size.
 
-The theory, which DDP's buckets rest on (Li et al. 2020, section 3.2), is in `plesio.cost.buckets`: layers become
-ready one after another, buckets are all-reduced in that order on one stream, ``start_j = max(ready_j, free)``. Small
-buckets pay their latency often, large ones begin late; what is left when the backward pass ends is exposed. For equal
-layers with a ring of n ranks, buckets of k layers keep up with the backward pass if
+The theory is in `plesio.cost.buckets`: layers become ready one after another, and buckets are all-reduced in that order
+on one stream (Li et al. 2020, section 3.2). For equal layers, with t seconds and g bytes each, and a ring of n ranks,
+buckets of k layers keep up with the backward pass if
 
     k t >= 2(n-1)(α + k g/(nB)),      that is      k >= 2(n-1)α / (t - 2(n-1)/n g/B)
 
-with t seconds and g bytes a layer. The smallest such k is the knee of the curve: from there on only the last bucket is
-exposed, so the smallest bucket that keeps up is the best. No buckets hide the all-reduce of the layer that is ready
-last, which matters most for an embedding: it is the largest layer and ready last.
+The smallest such k is the knee of the curve and the best: from there on only the last bucket is exposed.
 
-Limits: if communication slows computing down (it needs the same cores or memory); if there are
-several streams; with more than one all-reduce at a time.
+``docs/planning/studies/overlap.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

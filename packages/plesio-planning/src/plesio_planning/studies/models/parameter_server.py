@@ -1,11 +1,10 @@
 """A parameter server beside a ring: how much slower it is, and when sparse updates or asynchrony turn that round.
 
-The model is in `studies.server_model`. With dense gradients and no latency, S servers take ``N/S · N/(N-1)``
-times as long for N workers as a ring; of all links of servers and workers they use ``S/(N+S)`` meanwhile, and a ring
-all of its own. With S = N nothing is between them.
+The model is in `studies.server_model`. With dense gradients and no latency, S servers take ``N/S · N/(N-1)`` times as
+long for N workers as a ring; of all links of servers and workers they use ``S/(N+S)`` meanwhile, and a ring all of its
+own.
 
-Limits: hot rows (some servers have more to do than others), servers on the workers' own hosts (they
-share a link, and S = N then equals a ring exactly), and the time that adding up takes.
+``docs/planning/studies/parameter-server.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

@@ -1,21 +1,17 @@
 """The costs of a pipeline's schedule and number of micro-batches, in time and memory.
 
-The model's layers are cut into p stages, a batch into m micro-batches. With equal stages, GPipe and 1F1B take
-``(m + p - 1)(f + b)`` (Huang et al. 2019, section 2.3), so ``(p-1)/(m+p-1)`` of the time is bubble, and a share x of it
-needs ``m = (p-1)(1-x)/x``. Interleaving v stages a device leaves ``(p-1)/(mv+p-1)`` (Narayanan et al. 2021, section
-2.2.2); doing the gradients of weights apart leaves a third of 1F1B's bubble or none (Qi et al. 2023). These are laws
-that the answer is held to; its own times come from doing every operation in its schedule's order
-(`plesio_planning.sim.pipeline_schedules`), which unequal stages and sends are no obstacle to.
+Times come from doing every operation in its schedule's order (`plesio_planning.sim.pipeline_schedules`). Laws hold
+them: with p equal stages and m micro-batches GPipe and 1F1B take ``(m + p - 1)(f + b)`` (Huang et al. 2019, section
+2.3), so a share x of bubble needs ``m = (p-1)(1-x)/x``. Interleaving v stages a device leaves ``(p-1)/(mv+p-1)``
+(Narayanan et al. 2021, section 2.2.2); doing the gradients of weights apart leaves a third of 1F1B's bubble or none (Qi
+et al. 2023).
 
 GPipe holds all m micro-batches' activations, 1F1B ``min(p - i, m)`` on stage i, interleaving ``1 + (p-1)/(pv)`` times
-as many, ZB-H2 nearly twice, ZB-V as many. The memory of a micro-batch in a layer, with and without recomputation, is in
-`plesio_planning.activations` (Korthikanti et al. 2022); recomputing adds a forward pass, or its attention core, to
-every backward pass. Beside activations a device holds its layers' weights, gradients and optimizer state, ``12h²``
-parameters a layer over the tensor-parallel devices, which do not depend on the schedule.
+as many. The memory of one in a layer is in `plesio_planning.activations` (Korthikanti et al. 2022). Besides a device
+holds its layers' weights, gradients and optimizer state, of ``12h²`` parameters a layer over the tensor-parallel
+devices.
 
-Limits: sends that share a link or keep a device busy, times that depend on the micro-batch,
-embeddings (which the first and last stage hold besides), an optimizer step that all devices begin together, for which
-ZB-H2 and ZB-V would wait as 1F1B does.
+``docs/planning/studies/pipeline.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Sequence

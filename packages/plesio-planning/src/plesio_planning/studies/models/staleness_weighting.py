@@ -1,19 +1,12 @@
 """When counting stale updates less pays.
 
-Delayed gradient descent (`studies.delayed_descent`) on a quadratic with condition number κ, in which update t
-is τ(t) updates stale and counts with a weight w(τ(t)) (`plesio.policies.weighting`: ``1/(1+τ)`` after Zhang et al.
-2016, an exponential, a cut-off). A coordinate loses ``αλ E[w]`` an update, and what makes it unstable is weight times
-staleness, ``E[w τ]``: a weighting is worth something if it takes more from the second than from the first.
+Update t of a delayed gradient descent (`studies.delayed_descent`) is τ(t) updates stale and counts with a weight
+w(τ(t)) (`plesio.policies.weighting`). A coordinate loses ``αλ E[w]`` an update, and what makes it unstable is ``E[w
+τ]``: a weighting is worth something if it takes more from the second than from the first. With constant staleness it is
+only a smaller step by another name. Two questions: which weighting survives a step of 1/L that nobody tuned, and which
+is the fastest when each has its best step.
 
-    constant staleness       w is one number, so a weighting is a smaller step by another name: no gain at all
-    staleness that varies    the few stale updates are what forbids a large step; counting them less allows it again
-
-So there are two questions, and two answers: which weighting survives a step of 1/L that nobody tuned, and which is the
-fastest when each has its best step. The second is the fair one, and a cut-off does well in it, though it throws away
-what was computed.
-
-Limits: noise, which averages over the updates that count, so that a weighting that drops many has
-more of it; staleness that depends on the worker, whose data would then count less (`studies.consistency`).
+``docs/planning/studies/staleness-weighting.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

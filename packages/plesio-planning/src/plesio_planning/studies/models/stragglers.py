@@ -1,21 +1,16 @@
 """The cost of a barrier when step times vary.
 
-N workers compute for independent times and wait for the slowest, so an iteration takes ``E[max]`` where work takes the
-mean: efficiency is ``mean / E[max]`` (not median over mean: the median is not what anybody waits for). Means of order
-statistics are integrals (`plesio_planning.studies.order_statistics`), and a simulation stands beside them. Ways out:
+N workers compute for independent times and wait for the slowest: efficiency is ``mean / E[max]``. Means of order
+statistics are integrals (`studies.order_statistics`), and a simulation stands beside them. Ways out:
 
     backup workers     N + b begin and the fastest N are waited for (Chen et al. 2016): ``E[X_(N : N+b)]``
     fewer barriers     one every K steps waits for the slowest sum of K, whose variation is K^(-1/2) of one step's
 
-Both help against slowness that comes and goes, not against a worker that is always slow. Real traces have more of the
-second than independent durations suggest, so they are composed as well: one persistently slow worker, stages with more
-work than others, and content that varies from step to step.
-
-A Pareto distribution with a shape of 2 or less has no variance: a simulated mean does not settle, its interval is not
+Both help against slowness that comes and goes, so a trace with a worker that is always slow is composed as well. A
+Pareto distribution with a shape of 2 or less has no variance: a simulated mean does not settle, its interval is not
 one, and quantiles of the slowest worker are what can be relied on.
 
-Limits: durations that depend on one another (a rack, a network), and time that waiting workers use
-(`plesio_planning.studies.overlap`).
+``docs/planning/studies/stragglers.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

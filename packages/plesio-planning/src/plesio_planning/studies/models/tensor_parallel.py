@@ -1,15 +1,11 @@
 """The traffic of a transformer whose layers are cut over k devices, and the time that it takes.
 
-The bytes that a device sends for a layer depend on how its matrices are cut (`plesio_planning.studies.tensor_cuts`);
-times are those of Megatron's cut.
+The bytes that a device sends depend on how matrices are cut (`studies.tensor_cuts`); times are those of Megatron's cut.
+Computing is ``72 n h² (1 + s/6h)`` FLOPs a layer, forward and backward (Narayanan et al. 2021, appendix), divided by k.
+All-reduces of a layer wait for its computing and are waited for, so times add up. Beyond a host they are flat rings
+over the network or go through two levels, whichever is faster.
 
-An all-reduce of S bytes sends ``2(k-1)/k S`` from each device. Computing is ``72 n h² (1 + s/6h)`` FLOPs a layer,
-forward and backward (Narayanan et al. 2021, appendix), divided by k. All-reduces of a layer wait for its computing and
-are waited for, so times add up. Beyond a host they are flat rings over the network or go through two levels, whichever
-is faster.
-
-Limits: kernels that are less efficient on narrow shards, all-reduces that are cut into pieces to
-hide them, reductions inside the switch.
+``docs/planning/studies/tensor-parallel.md`` has the model with its sources, its assumptions and its limits.
 """
 
 import math

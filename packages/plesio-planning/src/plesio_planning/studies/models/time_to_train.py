@@ -1,12 +1,11 @@
 """How long a training run takes from its first step to its last, with failures and checkpoints.
 
-Work is ``6 N D`` FLOPs for N parameters and D tokens (Kaplan et al. 2020, section 2.1), and a machine of G devices does
-``G P u`` of them in a second: P is a device's peak and u the model FLOPs utilisation, which is given here or estimated
-from a model and its layout (`estimate`). Failures and states stretch the work as `plesio.cost.goodput` says;
-runs with failures drawn by chance show how far a single one may be from the mean.
+Work is ``6 N D`` FLOPs for N parameters and D tokens (Kaplan et al. 2020, section 2.1), and G devices of peak P do ``G
+P u`` of them in a second; the utilisation u is given or estimated from a layout (`estimate`). Failures and states
+stretch the work as `plesio.cost.goodput` says; runs with failures drawn by chance show how far one may be from the
+mean.
 
-Limits: a utilisation that falls during the run, failures in bursts, loss spikes and restarts by
-hand, evaluation, and queues.
+``docs/planning/studies/time-to-train.md`` has the model with its sources, its assumptions and its limits.
 """
 
 from collections.abc import Mapping, Sequence
