@@ -1,4 +1,4 @@
-"""All commands at once: options that they share, old names, completion."""
+"""All commands at once: options that they share, completion."""
 
 import os
 import subprocess
@@ -11,7 +11,6 @@ import typer
 
 from plesio.cli.commands import app, invoke
 from plesio.cli.function_options import DerivedCommand
-from plesio.cli.old_names import OLD_NAMES
 
 NO_TABLE = {
     "checkpoint export",
@@ -69,17 +68,7 @@ def test_a_group_by_itself_is_its_help_or_what_it_lists(group: str, capsys: pyte
     assert group == "list" or told == capsys.readouterr()
 
 
-@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
-def test_an_old_name_runs_its_command_and_tells_the_new_one(old: str, new: str, capsys: pytest.CaptureFixture[str]):
-    assert invoke([*old.split(), "--help"]) == 0
-    told, notice = capsys.readouterr()
-    assert notice == f"`plesio {old}` is now `plesio {new}`; the old name goes in the next release\n"
-    assert told.startswith(f"Usage: plesio {new} [")
-    assert invoke([*new.split(), "--help"]) == 0
-    assert capsys.readouterr() == (told, "")
-
-
-@pytest.mark.parametrize("line", ["study pipeline", "estimate", "list bounds", "study list", "lab validate estimator"])
+@pytest.mark.parametrize("line", ["study pipeline", "estimate", "list bounds", "lab validate estimator"])
 def test_what_planning_adds_is_named_where_it_is_not_installed(line: str):
     code = """
 import importlib.metadata, sys

@@ -75,14 +75,10 @@ def _no_rival(advice: Advice) -> str:
     if not others:
         return "; no other candidate was run"
     if len(others) == 1:
-        return f"; {others[0].spec}, the only other candidate that was run, is no choice: {_why_not(others[0])}"
+        only = others[0]
+        why = "its run did not come to it" if only.how == "too late" else "it loses too much accuracy"
+        return f"; {only.spec}, the only other candidate that was run, is no choice: {only.problem or why}"
     return f"; of {len(others)} other candidates that were run none is one to name (the table says why)"
-
-
-def _why_not(row: Row) -> str:
-    if row.problem:
-        return row.problem
-    return "its run did not come to it" if row.how == "too late" else "it loses too much accuracy"
 
 
 def _time(row: Row) -> str:

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from plesio.bench.plan import ComparisonPlan, PlannedComparison
-from plesio.bench.recipe import Recipe, make_recipe, read_toml
-from plesio.bench.recipe_errors import explain
+from plesio.bench.recipe import Recipe, make_recipe, read_toml, validated
 from plesio.bench.recipe_section import RecipeSection, as_finding
 from plesio.core.arguments import checked
 from plesio.core.combination import FACTORS, Combination, Part
@@ -125,10 +124,7 @@ def load_characterise_recipe(path: Path) -> CharacteriseRecipe:
     Raises:
         ConfigError: The file is missing or is no TOML, or a key or value in it cannot be used. Two lines at most.
     """
-    try:
-        return CharacteriseRecipe.model_validate(read_toml(path), context={"folder": path.parent.resolve()})
-    except ValidationError as error:
-        raise ConfigError(explain(error, where=str(path), flags={})) from None
+    return validated(CharacteriseRecipe, read_toml(path), folder=path.parent, where=str(path))
 
 
 @checked

@@ -9,6 +9,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
@@ -94,25 +96,18 @@ def run_comparison(
     if kept:  # with another target they come to it at another time
         write_results(out / "results.json", _ordered(recipe, results))
 
-    def hire() -> Workers:
-        match world:
-            case "process":
-                return WorkerPool(recipe)
-            case "testbed":
-                return TestbedPool(recipe)
-            case "virtual":
-                return VirtualPool(recipe, calibration=calibration, on_testbed=on_testbed)
-
-    def hire_for_script() -> ScriptWorkers:
-        match world:
-            case "process":
-                return ScriptPool(recipe)
-            case "testbed":
-                return TestbedScriptPool(recipe)
-            case "virtual":
-                return VirtualScriptPool(recipe, calibration=calibration, on_testbed=on_testbed)
-
-    doing = _ScriptRuns(recipe, hire_for_script(), on_remark) if recipe.task.is_script else _TaskRuns(recipe, hire)
+    in_world: dict[World, tuple[Callable[..., Workers], Callable[..., ScriptWorkers]]] = {
+        "process": (WorkerPool, ScriptPool),
+        "testbed": (TestbedPool, TestbedScriptPool),
+        "virtual": (VirtualPool, VirtualScriptPool),
+    }
+    of_task, of_script = in_world[world]
+    how = {"calibration": calibration, "on_testbed": on_testbed} if world == "virtual" else {}
+    doing: _ScriptRuns | _TaskRuns
+    if recipe.task.is_script:
+        doing = _ScriptRuns(recipe, of_script(recipe, **how), on_remark)
+    else:
+        doing = _TaskRuns(recipe, partial(of_task, recipe, **how))
     with contextlib.closing(doing) as runs:
         for label in _labels(recipe):
             if (label.policy, label.seed) in kept:
@@ -127,12 +122,9 @@ def run_comparison(
 
 
 def _labels(recipe: Recipe) -> Iterator[RunLabel]:
-    num_runs = len(recipe.run.seeds) * len(recipe.run.policies)
-    number = 0
-    for seed in recipe.run.seeds:
-        for policy in recipe.run.policies:
-            number += 1
-            yield RunLabel(policy=policy, seed=seed, number=number, num_runs=num_runs)
+    keys = list(product(recipe.run.seeds, recipe.run.policies))
+    for number, (seed, policy) in enumerate(keys, start=1):
+        yield RunLabel(policy=policy, seed=seed, number=number, num_runs=len(keys))
 
 
 def _ordered(recipe: Recipe, results: dict[tuple[str, int], RunResult]) -> list[RunResult]:

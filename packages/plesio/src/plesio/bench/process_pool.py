@@ -92,7 +92,7 @@ class ProcessPool:
                         name=f"plesio-worker-{rank}",
                         daemon=True,
                     )
-                    with _one_thread(), _ctrl_c_held_back():
+                    with _one_thread_without_ctrl_c():
                         process.start()
                     theirs.close()
                     self.pipes.append(ours)
@@ -198,13 +198,22 @@ def _enter(entry: HostEntry | None, main: Callable[..., None], *arguments: Any) 
 
 
 @contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """Make Ctrl-C wait; what is started meanwhile never hears of it, or it would print where it was interrupted."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _one_thread_without_ctrl_c() -> Iterator[None]:
+    """Have processes started here take one thread, for N of them share the cores, and leave Ctrl-C to this one.
+
+    Ctrl-C waits; what is started meanwhile never hears of it, or it would print where it was interrupted.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager
@@ -224,17 +233,3 @@ def enlisted(environment: Mapping[str, str]) -> Iterator[None]:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-class _one_thread:  # noqa: N801 - reads as a statement
-    """While workers are started, their libraries are told to use one thread: N processes share the cores."""
-
-    def __enter__(self) -> None:
-        self._before = os.environ.get("OMP_NUM_THREADS")
-        os.environ["OMP_NUM_THREADS"] = "1"
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = self._before

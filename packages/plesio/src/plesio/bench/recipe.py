@@ -33,6 +33,7 @@ __all__ = [
     "make_workers",
     "names_script",
     "read_toml",
+    "validated",
 ]
 
 
@@ -294,7 +295,7 @@ def make_recipe(
     Raises:
         ConfigError: A key or value cannot be used.
     """
-    return _validated(Recipe, data, folder=folder, where=where, flags=flags)
+    return validated(Recipe, data, folder=folder, where=where, flags=flags)
 
 
 class _TaskOnly(RecipeSection):
@@ -312,16 +313,21 @@ def make_task_section(name: str, *, batch_size: int | None = None) -> TaskSectio
         ConfigError: There is no such task, or no such batch size.
     """
     data = {"task": {"name": name, "batch_size": batch_size}}
-    return _validated(_TaskOnly, data, folder=Path.cwd(), where="", flags=None).task
+    return validated(_TaskOnly, data, folder=Path.cwd(), where="").task
 
 
 def make_workers(data: Mapping[str, Any], *, folder: Path, where: str) -> WorkersSection:
     """Make the workers of a recipe whose ``[workers]`` has these values; arguments and errors are `make_recipe`'s."""
-    return _validated(_WorkersOnly, {"workers": data}, folder=folder, where=where, flags=None).workers
+    return validated(_WorkersOnly, {"workers": data}, folder=folder, where=where).workers
 
 
-def _validated(
-    model: type[S], data: Mapping[str, Any], *, folder: Path, where: str, flags: Mapping[tuple[str, ...], str] | None
+def validated(
+    model: type[S],
+    data: Mapping[str, Any],
+    *,
+    folder: Path,
+    where: str,
+    flags: Mapping[tuple[str, ...], str] | None = None,
 ) -> S:
     try:
         return model.model_validate(data, context={"folder": folder.resolve()})

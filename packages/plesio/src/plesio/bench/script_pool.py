@@ -172,11 +172,13 @@ class VirtualScriptPool:
             for rank, error in errors.items()
         }
         done_without = () if result is None or result.status != "finished" else result.lost_workers
+        own = {rank: text for rank, text in problems.items() if not isinstance(errors[rank], PlesioError)}
+        left = {rank: text for rank, text in problems.items() if isinstance(errors[rank], ScriptStatusError)}
         return ScriptEnding(
             result=result,
-            own={rank: text for rank, text in problems.items() if not isinstance(errors[rank], PlesioError)},
-            left={rank: text for rank, text in problems.items() if isinstance(errors[rank], ScriptStatusError)},
-            refused={rank: text for rank, text in problems.items() if _is_refusal(errors[rank])},
+            own=own,
+            left=left,
+            refused={rank: text for rank, text in problems.items() if rank not in own | left},
             failed=not errors.keys() <= {*done_without},
             chosen=chosen,
         )
@@ -190,10 +192,6 @@ def _output_in(path: Path) -> Iterator[None]:
     """Have what this process prints in a file."""
     with path.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
         yield
-
-
-def _is_refusal(error: BaseException) -> bool:
-    return isinstance(error, PlesioError) and not isinstance(error, ScriptStatusError)
 
 
 def _empty(run: ScriptRun) -> None:

@@ -142,8 +142,20 @@ def matrix_on_hosts(
     Raises:
         ConfigError: A policy, a seed or an oversubscription cannot be used.
     """
-    clusters = [_two_racks(bandwidth, ratio) for bandwidth in RACK_BANDWIDTHS for ratio in oversubscriptions] or [
-        _four_hosts(bandwidth, latency) for bandwidth in BANDWIDTHS for latency in LATENCIES
+    in_racks = [
+        _hosts(
+            f"{bandwidth}, uplink 1:{ratio:g}",
+            bandwidth=bandwidth,
+            latency=LATENCIES[0],
+            more=f"racks = 2\nuplink_oversubscription = {ratio!r}",
+        )
+        for bandwidth in RACK_BANDWIDTHS
+        for ratio in oversubscriptions
+    ]
+    clusters = in_racks or [
+        _hosts(f"{bandwidth}, {latency}", bandwidth=bandwidth, latency=latency)
+        for bandwidth in BANDWIDTHS
+        for latency in LATENCIES
     ]
     return [
         ValidationSetting(
@@ -161,30 +173,17 @@ def matrix_on_hosts(
     ]
 
 
-def _four_hosts(bandwidth: str, latency: str) -> Cluster:
+def _hosts(name: str, *, bandwidth: str, latency: str, more: str = "") -> Cluster:
     text = f"""
-name = "{bandwidth}, {latency}"
+name = "{name}"
 hosts = {NUM_WORKERS}
 collectives = "gloo"
+{more}
 [nic]
 bandwidth = "{bandwidth}"
 latency = "{latency}"
 """
-    return Cluster.from_toml(text, name="four hosts")
-
-
-def _two_racks(bandwidth: str, oversubscription: float) -> Cluster:
-    text = f"""
-name = "{bandwidth}, uplink 1:{oversubscription:g}"
-hosts = {NUM_WORKERS}
-racks = 2
-uplink_oversubscription = {oversubscription!r}
-collectives = "gloo"
-[nic]
-bandwidth = "{bandwidth}"
-latency = "{LATENCIES[0]}"
-"""
-    return Cluster.from_toml(text, name="two racks")
+    return Cluster.from_toml(text, name="two racks" if more else "four hosts")
 
 
 def validate(

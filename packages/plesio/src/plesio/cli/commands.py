@@ -31,7 +31,6 @@ from plesio.cli import (
 )
 from plesio.cli.function_options import DerivedCommand
 from plesio.cli.given_once import Commands
-from plesio.cli.old_names import NamedCommands
 from plesio.cli.plug_ins import add_commands, home_of
 from plesio.core.errors import PlesioError
 from plesio.core.logs import set_up_logging
@@ -43,7 +42,6 @@ app = Commands(
     name="plesio",
     help="Train one PyTorch model with many workers under a consistency policy you choose, and measure what it costs.",
     epilog="`plesio COMMAND --help` explains a command and shows examples.",
-    cls=NamedCommands,
     pretty_exceptions_enable=False,
 )
 lab = Commands(

@@ -41,19 +41,15 @@ def _ordered(items: list[tuple[Any, Any]], attributes: dict[str, Any]) -> Ordere
     return made
 
 
-def _defaults(items: list[tuple[Any, Any]], factory: str) -> defaultdict[Any, Any]:
-    return defaultdict(_FACTORIES[factory], items)
-
-
-def _moment(text: str, fold: int, zone: Any) -> datetime:
-    return datetime.fromisoformat(text).replace(fold=fold, tzinfo=zone)
-
-
 _TABLES = {
     "dict": _Kind(dict, lambda it: [], dict),
     "OrderedDict": _Kind(OrderedDict, lambda it: [dict(vars(it))], _ordered),
     "Counter": _Kind(Counter, lambda it: [], lambda items: Counter(dict(items))),
-    "defaultdict": _Kind(defaultdict, lambda it: [getattr(it.default_factory, "__name__", "None")], _defaults),
+    "defaultdict": _Kind(
+        defaultdict,
+        lambda it: [getattr(it.default_factory, "__name__", "None")],
+        lambda items, factory: defaultdict(_FACTORIES[factory], items),
+    ),
 }
 """Are made of their items and of these parts."""
 _KINDS = {
@@ -67,7 +63,11 @@ _KINDS = {
     "bytearray": _Kind(bytearray, lambda it: [it.decode("latin-1")], lambda text: bytearray(text, "latin-1")),
     "range": _Kind(range, lambda it: [it.start, it.stop, it.step], range),
     "date": _Kind(date, lambda it: [it.isoformat()], date.fromisoformat),
-    "datetime": _Kind(datetime, lambda it: [it.replace(tzinfo=None).isoformat(), it.fold, it.tzinfo], _moment),
+    "datetime": _Kind(
+        datetime,
+        lambda it: [it.replace(tzinfo=None).isoformat(), it.fold, it.tzinfo],
+        lambda text, fold, zone: datetime.fromisoformat(text).replace(fold=fold, tzinfo=zone),
+    ),
     "timedelta": _Kind(timedelta, lambda it: [it.days, it.seconds, it.microseconds], timedelta),
     "timezone": _Kind(timezone, lambda it: [it.utcoffset(None), it.tzname(None)], timezone),
     "path": _Kind(type(Path()), lambda it: [str(it)], Path),

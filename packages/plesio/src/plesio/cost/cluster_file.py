@@ -26,14 +26,23 @@ def _quantity(parse: Callable[[str], float], *, example: str) -> Callable[[objec
     return read
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ConfigError(f"{value!r} is not a whole number; write one, as in 4")
+def _of(*kinds: type, otherwise: str) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+            return float(value) if float in kinds else value  # type: ignore[arg-type]
+        raise ConfigError(f"{value!r} is {otherwise}")
+
+    return read
+
+
+_whole = _of(int, otherwise="not a whole number; write one, as in 4")
+_number = _of(int, float, otherwise="not a number; write one, as in 4.0")
+_yes_or_no = _of(bool, otherwise="neither true nor false; write one of them")
+_text = _of(str, otherwise="not a text; write it in quotes")
 
 
 def _hosts(value: object) -> int:
-    number = _whole(value)
+    number: int = _whole(value)
     if 1 <= number <= MOST_HOSTS:
         return number
     raise ConfigError(f"{number} is not possible; write 1 to {MOST_HOSTS}, or leave the table out")
@@ -44,24 +53,6 @@ def _mean(value: object) -> float:
     if seconds > 0:
         return seconds
     raise ConfigError(f'{value} is no time to be there; write more, as in "6 h", or leave the table out')
-
-
-def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise ConfigError(f"{value!r} is not a number; write one, as in 4.0")
-
-
-def _yes_or_no(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ConfigError(f"{value!r} is neither true nor false; write one of them")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ConfigError(f"{value!r} is not a text; write it in quotes")
 
 
 Keys = Mapping[str, tuple[str, Callable[[object], Any]]]

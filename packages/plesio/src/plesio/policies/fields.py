@@ -8,9 +8,18 @@ from typing import Any
 from plesio.core.arguments import check_fields
 from plesio.core.errors import PolicySpecError
 
-__all__ = ["as_text", "check_policy", "on_off", "require_read_alone", "require_sent_in_full", "whole", "write_spec"]
+__all__ = [
+    "KEYS",
+    "as_text",
+    "check_policy",
+    "on_off",
+    "require_read_alone",
+    "require_sent_in_full",
+    "whole",
+    "write_spec",
+]
 
-_KEYS = {"compression": "compress", "weighting": "weight"}
+KEYS = {"compression": "compress", "weighting": "weight"}
 """Keys that are not the names of their fields."""
 
 
@@ -56,7 +65,7 @@ def write_spec(policy: Any, *, argument: str | None, without: Collection[str] = 
     for field in dataclasses.fields(policy):
         value = getattr(policy, field.name)
         if field.name not in (argument, *without) and value != field.default:
-            parts.append(f"{_KEYS.get(field.name, field.name)}={as_text(value)}")
+            parts.append(f"{KEYS.get(field.name, field.name)}={as_text(value)}")
     return ",".join(parts)
 
 

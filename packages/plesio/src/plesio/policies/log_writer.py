@@ -82,7 +82,7 @@ class LogWriter:
     def flush(self) -> None:
         if self._file is None:
             return
-        data = b"".join(map(_line, self._pending))
+        data = b"".join(json.dumps(encode_entry(entry)).encode() + b"\n" for entry in self._pending)
         self._pending.clear()
         if self._num_bytes >= self._limit_bytes and not self._thins:
             self._thins = True
@@ -120,7 +120,3 @@ class LogWriter:
 
 def _is_update(entry: LogEntry) -> bool:
     return isinstance(entry.event, Arrived) and all(isinstance(action, _OF_UPDATES) for action in entry.actions)
-
-
-def _line(entry: LogEntry) -> bytes:
-    return json.dumps(encode_entry(entry)).encode() + b"\n"

@@ -10,10 +10,11 @@ Case and spaces around the parts do not matter.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, PolicySpecError, nearest
@@ -24,7 +25,7 @@ from plesio.policies.bsp import BSP
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.delayed import Delayed
 from plesio.policies.diloco import DiLoCo
-from plesio.policies.fields import on_off, whole
+from plesio.policies.fields import KEYS, on_off, whole
 from plesio.policies.fsdp import FSDP, parse_blocks
 from plesio.policies.hierarchical import Hierarchical
 from plesio.policies.interruptible import Interruptible
@@ -33,8 +34,8 @@ from plesio.policies.policy import Policy
 from plesio.policies.post_local_sgd import PostLocalSGD
 from plesio.policies.ssp import SSP
 from plesio.policies.switch import Switch
-from plesio.policies.torch_hook import parse_torch_hook
-from plesio.policies.weighting import UNWEIGHTED, parse_weighting
+from plesio.policies.torch_hook import TorchHook, parse_torch_hook
+from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 
 __all__ = ["ALIASES", "POLICY_HELP", "describe", "parse_policy"]
 
@@ -53,23 +54,27 @@ def _grace(value: str) -> float | str:
         raise ValueError(value) from None
 
 
-def _bsp(**options: Any) -> Policy:
-    """Parse BSP: backup workers are on the store, which need not be written."""
-    return BSP(**({"exchange": "store"} if options.get("backup") else {}) | options)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """How one policy is written: its constructor, the field behind the colon, and the keys with their readers."""
+    """How one policy is written: its class, and an example; its fields are keys but for the one behind the colon."""
 
-    make: Callable[..., Policy]
+    policy: type[Policy]
     help: str
     example: str
-    argument: tuple[str, Callable[[str], Any]] | None = None
-    keys: Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
-_READERS: Mapping[type, Callable[[str], Any]] = {float: float, int: whole, bool: on_off}
+_READERS: Mapping[Any, Callable[[str], Any]] = {
+    int: whole,
+    float: float,
+    bool: on_off,
+    int | float: _bound,
+    float | Literal["auto"]: _grace,
+    Compression: parse_compression,
+    Weighting: parse_weighting,
+    TorchHook | None: parse_torch_hook,
+    tuple[str, ...]: parse_blocks,
+}
+"""By the type of a field; all others are words."""
 _WORDS: Mapping[Callable[[str], Any], str] = {
     float: "a number",
     on_off: '"on" or "off"',
@@ -78,122 +83,73 @@ _WORDS: Mapping[Callable[[str], Any], str] = {
 """Kinds of values, by their readers, for the line on one that cannot be read; others are whole numbers."""
 
 
-def _of_fields(policy: type[Adaptive]) -> dict[str, tuple[str, Callable[[str], Any]]]:
-    """Return a key for each field, of the same name."""
+@functools.cache
+def _keys(name: str) -> dict[str, tuple[str, Callable[[str], Any]]]:
+    """Return the field of each key of the policy with this name, and what reads its value."""
+    policy: Any = _FORMS[name].policy
     hints = get_type_hints(policy)
-    return {one.name: (one.name, _READERS[hints[one.name]]) for one in dataclasses.fields(policy)}
+    names = [one.name for one in dataclasses.fields(policy)]
+    return {KEYS.get(one, one): (one, _READERS.get(hints[one], str)) for one in names}
 
-
-_OF_UPDATES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "period": ("period", whole),
-    "delay": ("delay", whole),
-    "update": ("update", str),
-    "weight": ("weighting", parse_weighting),
-    "rate": ("rate", str),
-    "compress": ("compression", parse_compression),
-}
 
 _FORMS = {
     "bsp": _Form(
-        make=_bsp,
+        policy=BSP,
         help="every step waits for all workers (or for all but BACKUP) and averages their gradients",
         example="bsp",
-        keys={
-            "exchange": ("exchange", str),
-            "compress": ("compression", parse_compression),
-            "hook": ("hook", parse_torch_hook),
-            "backup": ("backup", whole),
-        },
     ),
     "fsdp": _Form(
-        make=FSDP,
+        policy=FSDP,
         help="like bsp, but each worker holds only its part of parameters, gradients and optimizer state (FSDP2)",
         example="fsdp",
-        keys={"blocks": ("blocks", parse_blocks), "mirror": ("mirror", whole)},
     ),
     "delayed": _Form(
-        make=Delayed,
+        policy=Delayed,
         help="like bsp, but gradients are applied DELAY steps late and exchanged behind the steps",
         example="delayed:1",
-        argument=("delay", whole),
-        keys={"compress": ("compression", parse_compression)},
     ),
     "ssp": _Form(
-        make=SSP,
+        policy=SSP,
         help="nobody gets more than BOUND steps ahead of the slowest (0: like bsp, inf: like asp)",
         example="ssp:4",
-        argument=("bound", _bound),
-        keys=_OF_UPDATES,
     ),
     "asp": _Form(
-        make=ASP,
+        policy=ASP,
         help="nobody waits for anybody; updates are applied as they arrive",
         example="asp,weight=inverse",
-        keys=_OF_UPDATES,
     ),
     "local_sgd": _Form(
-        make=LocalSGD,
+        policy=LocalSGD,
         help="workers train alone for PERIOD steps, then average their parameters",
         example="local_sgd:8,delay=4",
-        argument=("period", whole),
-        keys={
-            "delay": ("delay", whole),
-            "exchange": ("exchange", str),
-            "inner_rate": ("inner_rate", float),
-            "momentum": ("momentum", float),
-            "moments": ("moments", str),
-            "compress": ("compression", parse_compression),
-        },
     ),
     "diloco": _Form(
-        make=DiLoCo,
+        policy=DiLoCo,
         help="workers train alone for LOCAL_STEPS steps, and the mean of what they came to is the gradient of an outer "
         "optimizer; in FRAGMENTS parts, one after the other, DELAY steps behind the training; on the store as soon as "
         "QUORUM workers are there",
         example="diloco:30,fragments=3,delay=5",
-        argument=("local_steps", whole),
-        keys={
-            "outer": ("outer", str),
-            "outer_lr": ("outer_lr", float),
-            "outer_momentum": ("outer_momentum", float),
-            "fragments": ("fragments", whole),
-            "delay": ("delay", whole),
-            "alpha": ("alpha", float),
-            "merge": ("merge", str),
-            "exchange": ("exchange", str),
-            "quorum": ("quorum", whole),
-            "grace": ("grace", _grace),
-            "weight": ("weight", str),
-            "steps": ("steps", str),
-            "late": ("late", str),
-            "compress": ("compression", parse_compression),
-        },
     ),
     "post_local_sgd": _Form(
-        make=PostLocalSGD,
+        policy=PostLocalSGD,
         help="torch's own: like bsp for WARMUP steps, then workers average their parameters every PERIOD steps",
         example="post_local_sgd:8,warmup=100",
-        argument=("period", whole),
-        keys={"warmup": ("warmup", whole)},
     ),
     "hier": _Form(
-        make=Hierarchical,
+        policy=Hierarchical,
         help="workers of a rack act by one policy (bsp), and racks among each other by another (local_sgd, which may "
         "compress what goes between racks, ssp, asp)",
         example="hier:bsp/local_sgd:8,delay=4",
-        keys={},
     ),
     "switch": _Form(
-        make=Switch,
+        policy=Switch,
         help="one policy after another, each from a step on: FIRST/SECOND@STEP/...",
         example="switch:bsp/asp@200",
-        keys={},
     ),
     "adaptive": _Form(
-        make=Adaptive,
+        policy=Adaptive,
         help="finds the policy, its period, delay or bound, and each worker's share of the batch while training",
         example="adaptive,price=0.03,store=off",
-        keys=_of_fields(Adaptive),
     ),
 }
 
@@ -232,7 +188,10 @@ def parse_policy(text: str) -> Policy:
             return _levels(text.partition(":")[2], example=form.example)
         if name == Switch.name:
             return _stages(text.partition(":")[2], example=form.example)
-        return form.make(**_argument(form, name=name, colon=colon, value=argument), **_options(form, options=options))
+        values = _argument(form, name=name, colon=colon, value=argument) | _options(form, name=name, options=options)
+        if name == BSP.name and values.get("backup"):  # backup workers are on the store, which need not be written
+            values = {"exchange": "store"} | values
+        return form.policy(**values)
     except PolicySpecError as error:
         raise PolicySpecError(f'policy "{text}": {str(error).removeprefix(f"{name}: ")}') from None
 
@@ -273,25 +232,26 @@ def _parts_of_stages(text: str) -> list[str]:
 
 
 def _argument(form: _Form, *, name: str, colon: str, value: str) -> dict[str, Any]:
-    if form.argument is None:
+    field = form.policy._argument
+    if field is None:
         if colon:
             raise PolicySpecError(f'{name} takes no ":{value}"; write it as in "{form.example}"')
         return {}
-    field, read = form.argument
     if not value:
         raise PolicySpecError(f'{name} needs its {field}, as in "{form.example}"')
-    return {field: _read(field, read=read, value=value)}
+    return {field: _read(field, read=_keys(name)[field][1], value=value)}
 
 
-def _options(form: _Form, *, options: list[str]) -> dict[str, Any]:
+def _options(form: _Form, *, name: str, options: list[str]) -> dict[str, Any]:
+    keys = {key: found for key, found in _keys(name).items() if key != form.policy._argument}
     values: dict[str, Any] = {}
     for option in options:
         key, equals, value = (part.strip() for part in option.partition("="))
-        if key not in form.keys:
-            raise PolicySpecError(f'unknown key "{key}"; {nearest(key, form.keys)}')
+        if key not in keys:
+            raise PolicySpecError(f'unknown key "{key}"; {nearest(key, keys)}')
         if not (equals and value):
             raise PolicySpecError(f'"{option}" has no value; write "{key}=..."')
-        field, read = form.keys[key]
+        field, read = keys[key]
         if field in values:
             raise PolicySpecError(f'"{key}" is given twice; write it once')
         values[field] = _read(key, read=read, value=value)
