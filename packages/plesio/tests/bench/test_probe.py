@@ -21,7 +21,7 @@ from plesio.cost.tournament import tournament
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import why_no_namespaces
-from plesio.testbed.testbed import Testbed
+from support.hosts import racks_of_hosts
 
 NO_NAMESPACES = why_no_namespaces()
 needs_namespaces = [
@@ -108,7 +108,7 @@ class TestOnRacks:
 
     def test_finds_two_racks_and_a_plan_that_spares_the_uplink(self, tmp_path: Path):
         out, page, numbers = tmp_path / "cluster.toml", tmp_path / "probe.html", tmp_path / "probe.json"
-        with Testbed.of_racks([3, 2], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed:
+        with racks_of_hosts([3, 2], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed:
             dealt = [testbed.hosts[place] for place in (0, 3, 1, 4, 2)]
             files = ["--out", str(out), "--page", str(page), "--json", str(numbers)]
             text = on_hosts(dealt, *files)
@@ -127,7 +127,7 @@ class TestOnRacks:
 
     def test_an_uplink_that_is_slow_only_for_many_is_found(self, tmp_path: Path):
         out = tmp_path / "cluster.toml"
-        with Testbed.of_racks([4, 4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed:
+        with racks_of_hosts([4, 4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed:
             on_hosts([testbed.hosts[place] for place in (0, 4, 1, 5, 2, 6, 3, 7)], "--out", str(out))
         topology = read_topology(out)
         assert topology.racks == (0, 0, 0, 0, 1, 1, 1, 1)
@@ -136,7 +136,7 @@ class TestOnRacks:
 
     def test_one_switch_is_one_rack(self, tmp_path: Path):
         out = tmp_path / "cluster.toml"
-        with Testbed.of_racks([4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed:
+        with racks_of_hosts([4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed:
             text = on_hosts(testbed.hosts, "--out", str(out))
         assert "One rack" in text
         assert read_topology(out).uplink_bytes_per_s == (math.inf,)
@@ -144,7 +144,7 @@ class TestOnRacks:
 
     def test_nothing_is_left_of_the_hosts(self):
         def fail_in_between(names: list[str]) -> None:
-            with Testbed.of_racks([1, 1], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed:
+            with racks_of_hosts([1, 1], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed:
                 names += [host.namespace for host in testbed.hosts]
                 assert set(names) <= namespaces()
                 raise KeyboardInterrupt

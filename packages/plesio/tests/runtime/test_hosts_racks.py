@@ -15,7 +15,7 @@ import pytest
 from plesio.core.results import RunResult, read_results
 from plesio.testbed.host import Host
 from plesio.testbed.namespaces import why_no_namespaces
-from plesio.testbed.testbed import Testbed
+from support.hosts import racks_of_hosts
 
 NO_NAMESPACES = why_no_namespaces()
 pytestmark = [
@@ -79,7 +79,7 @@ def test_racks_are_found_and_a_change_of_their_links_is_noticed(tmp_path: Path):
     changed, trace = tmp_path / "changed", tmp_path / "trace-0.jsonl"
     arguments = ["policy=hier:bsp/local_sgd:1", f"trace={tmp_path}", "size=400", "num_steps=17", f"until={changed}"]
     with (
-        Testbed.of_racks([2, 2], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed,
+        racks_of_hosts([2, 2], nic_bytes_per_s=NIC, uplink_bytes_per_s=UPLINK) as testbed,
         running([testbed.hosts[place] for place in (0, 2, 1, 3)], *arguments) as processes,
     ):
         while not (trace.exists() and events(tmp_path, "racks")):
@@ -103,7 +103,7 @@ def test_racks_are_found_and_a_change_of_their_links_is_noticed(tmp_path: Path):
 def test_hosts_of_one_switch_are_racks_by_themselves(tmp_path: Path):
     arguments = ["policy=hier:bsp/local_sgd:2", f"trace={tmp_path}", "size=8", "num_steps=4"]
     with (
-        Testbed.of_racks([4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed,
+        racks_of_hosts([4], nic_bytes_per_s=UPLINK, uplink_bytes_per_s=UPLINK) as testbed,
         running(testbed.hosts, *arguments) as processes,
     ):
         result = result_of(processes, tmp_path)

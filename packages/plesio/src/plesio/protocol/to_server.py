@@ -73,6 +73,11 @@ class Saving(Record, frozen=True, kw_only=True):
     elapsed_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     num_pages: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGES)] = 0
 
+    def due(self, *, past_s: float, num_steps: int) -> bool:
+        """Tell whether one is due so long, and so many steps, after the last."""
+        late = self.every_s is not None and past_s >= self.every_s
+        return late or (self.every_steps is not None and num_steps >= self.every_steps)
+
 
 class Join(Message, frozen=True, kw_only=True, tag=1):
     """Take part in a run. Answered with `Start` or `Failed`.
@@ -83,7 +88,6 @@ class Join(Message, frozen=True, kw_only=True, tag=1):
         snapshot_every: Samples between two snapshots of the store; None for none.
         folder: Folder for the run's logs and results; None for nowhere.
         layout: Digest of the model's tensors, equal on all workers.
-        rack: Number of the rack that the worker is in.
         elastic: Whether workers of a collective go on without one that is lost.
         grows: Whether one can join them while they run.
         optimizer: Class and settings of the worker's optimizer, equal on all workers.
@@ -131,7 +135,6 @@ class LeaseRequest(Message, frozen=True, kw_only=True, tag=8):
     Attributes:
         plan: Which loop of the session.
         idle: The worker has nothing left to train on, and waits.
-        figures: Figures of the plan, the same on all workers.
     """
 
     plan: int

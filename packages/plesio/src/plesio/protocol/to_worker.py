@@ -200,7 +200,6 @@ class ServerState(Message, frozen=True, kw_only=True, tag=34):
     Attributes:
         text: Text of all pages together: JSON, which only a coordinator reads.
         left: Pages that follow.
-        elapsed_s: Seconds of the run.
     """
 
     text: str

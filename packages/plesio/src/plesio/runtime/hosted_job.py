@@ -24,10 +24,7 @@ class HostedJob:
     """A job under way and its store, which is there from `begin` on and as long as this refers to it.
 
     Args:
-        program: The script that the processes run.
-        meet: The place of the store, and the job's secret.
         islands: The workers by the processes that are started first.
-        outlet: Takes what is said of the job.
         restarts: How often another island takes the place of one that is lost.
     """
 

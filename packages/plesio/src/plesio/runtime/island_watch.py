@@ -27,8 +27,6 @@ class IslandWatch:
 
     Args:
         place: Its place; unless it leads, it looks from now on.
-        job: The job's name.
-        generation: The rail's.
         on_cut: Called once when the leader has been cut off; not where the store is gone.
     """
 

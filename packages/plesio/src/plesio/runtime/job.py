@@ -43,7 +43,6 @@ class Job:
     """One process's membership.
 
     Args:
-        place: Where this process stands.
         meet_s: How long the processes wait for each other at the start.
 
     Raises:

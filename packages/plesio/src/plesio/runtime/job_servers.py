@@ -15,8 +15,7 @@ from plesio.core.errors import ConfigError, TransportError
 from plesio.protocol.peers import heartbeat_identity, part_identity, worker_identity
 from plesio.runtime.coordinator.newcomers import AT_ITS_END
 from plesio.runtime.server.process import MAX_BULK_BYTES, ServerConfig
-from plesio.runtime.start_server import server_addresses, start_server
-from plesio.runtime.stop_server import stop_server
+from plesio.runtime.start_server import server_addresses, start_server, stop_server
 from plesio.runtime.transport import ClientEndpoint, ControlClient, JobKeys
 from plesio.runtime.transport.dialler import Dialler
 from plesio.runtime.transport.failover import FailoverConnection, FailoverControl
@@ -35,11 +34,8 @@ class JobServers:
     """One process's part in them.
 
     Args:
-        place: Where this process stands.
         store: The job's own part of the key-value store.
         get: Reads from it, and waits for what is not there yet.
-        job: The job's name.
-        secret: What its processes have in common.
         starter: Name that the job's launcher gave it, if it did.
     """
 

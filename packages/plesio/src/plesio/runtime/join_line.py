@@ -26,14 +26,7 @@ def trains_alone(environment: Mapping[str, str], *, num_processes: int) -> bool:
 def join_line(
     script: Sequence[str], *, address: str, environment: Mapping[str, str], sizes: tuple[int, ...]
 ) -> str | None:
-    """Return the command that a newcomer's shell needs; None where it is known that none can join.
-
-    Args:
-        script: The script and its arguments.
-        address: ``HOST:PORT`` of the job's store.
-        environment: The variables of its workers.
-        sizes: Ranks of each worker.
-    """
+    """Return the command that a newcomer's shell needs, for workers of ``sizes`` ranks; None if none can join."""
     if trains_alone(environment, num_processes=sum(sizes)):
         return None
     policy = parse_policy(environment[POLICY_VARIABLE]) if POLICY_VARIABLE in environment else None

@@ -47,7 +47,6 @@ class Observer:
 
     Args:
         find: Finds the server, if there is one by now.
-        secret: The job's secret.
     """
 
     def __init__(self, find: Callable[[], Observed | None], *, secret: str) -> None:

@@ -23,12 +23,7 @@ __all__ = ["ProcessGroups"]
 
 
 class ProcessGroups:
-    """One process's groups.
-
-    Args:
-        place: Where this process stands.
-        rendezvous: The job's.
-    """
+    """One process's groups."""
 
     def __init__(self, place: WorkerPlace, rendezvous: Rendezvous) -> None:
         self.members: Sequence[int] = range(place.num_workers)

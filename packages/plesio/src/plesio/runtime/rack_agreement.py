@@ -16,13 +16,7 @@ __all__ = ["RackAgreement"]
 
 
 class RackAgreement:
-    """One process's part in the agreements of one run after the other.
-
-    Args:
-        place: Where this process stands.
-        rendezvous: The job's.
-        group: Returns the group of all workers.
-    """
+    """One process's part in the agreements of one run after the other."""
 
     def __init__(self, place: WorkerPlace, rendezvous: Rendezvous, *, group: Callable[[str], TorchGroup]) -> None:
         self._place = place
@@ -42,8 +36,11 @@ class RackAgreement:
         at = f"racks/{self._num_choices}"
         self._num_choices += 1
         self._rendezvous.store.set(f"{at}/{self._place.rank}", json.dumps(to_values(wish)))
-        if self._place.rank == 0:
-            self._rendezvous.store.set(f"{at}/answer", json.dumps(self._decide(at) if wish.by_racks else {}))
+        if self._place.rank == 0 and wish.by_racks:
+            wishes = [self._rendezvous.get(f"{at}/{rank}") for rank in range(self._place.num_workers)]
+            self._rendezvous.store.set(f"{at}/answer", json.dumps(answer_of_first(wishes)))
+        elif self._place.rank == 0:
+            self._rendezvous.store.set(f"{at}/answer", "{}")
         if not wish.by_racks:
             return None
         answer = json.loads(self._rendezvous.get(f"{at}/answer"))
@@ -54,10 +51,6 @@ class RackAgreement:
         found = self._probe(answer["probe"], at, device_type) if "probe" in answer else answer["choice"]
         choice: RackChoice = from_values(found, RackChoice)
         return choice
-
-    def _decide(self, at: str) -> dict[str, Any]:
-        """Encode rank 0's answer to all: a choice, the hosts to be probed, or the reason for neither."""
-        return answer_of_first([self._rendezvous.get(f"{at}/{rank}") for rank in range(self._place.num_workers)])
 
     def _probe(self, hosts: list[int], at: str, device_type: str) -> dict[str, Any]:
         """Probe the ways between the first workers of the hosts, and share the result, which worker 0 publishes."""

@@ -40,7 +40,6 @@ class Rendezvous:
     """One process's part in the meeting.
 
     Args:
-        place: Where this process stands.
         meet_s: How long the processes wait for each other.
         check: Called while this process waits; it raises where that has become vain.
 

@@ -1,5 +1,6 @@
-"""Starts a server as a process of its own."""
+"""Starts a server as a process of its own, and ends it."""
 
+import contextlib
 import json
 import os
 import select
@@ -12,8 +13,9 @@ from typing import Any
 from plesio.core.errors import TransportError
 from plesio.runtime.server.process import ServerConfig
 
-__all__ = ["server_addresses", "start_server"]
+__all__ = ["server_addresses", "start_server", "stop_server"]
 
+SERVER_STOP_S = 10.0
 START_S = 60.0
 """A server that does not listen by then is given up, and shows where it is."""
 
@@ -53,3 +55,18 @@ def server_addresses(process: subprocess.Popen[str]) -> dict[str, str]:
         raise TransportError(answer["error"])
     addresses: dict[str, str] = answer["addresses"]
     return addresses
+
+
+def stop_server(process: subprocess.Popen[str]) -> None:
+    """Ask it to end, and kill it when it does not."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+        process.stdin.write("over\n")
+        process.stdin.close()
+    try:
+        process.wait(SERVER_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()

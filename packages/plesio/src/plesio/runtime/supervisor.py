@@ -74,9 +74,7 @@ class WorkerEnding:
     """How a worker ended.
 
     Attributes:
-        rank: Which worker.
         returncode: Its exit status, or minus the signal that ended it.
-        at_unix_s: When.
         mistake: Whether a `PlesioError` ended it.
         error: The error that ended it, in one line, if it has told of one.
         chosen: The script's own choices, for each session that it joined, if it has told of them.
@@ -149,11 +147,16 @@ def supervise(
     Returns:
         How they ended.
     """
-    outlet = outlet or Outlet.standard()
     with (
         _signals_as_bytes() as signals,
         _Supervisor(
-            signals, excused=excused, ended=ended, again=again, grace_s=grace_s, outlet=outlet, look=look
+            signals=signals,
+            excused=excused,
+            ended=ended,
+            again=again,
+            grace_s=grace_s,
+            outlet=outlet or Outlet.standard(),
+            look=look,
         ) as supervisor,
     ):
         supervisor.start(commands)
@@ -205,41 +208,37 @@ class _Worker:
             return False
 
 
+@dataclass(slots=True, kw_only=True)
 class _Supervisor:
-    def __init__(
-        self,
-        signals: socket.socket,
-        *,
-        excused: Callable[[], Collection[int]],
-        ended: Callable[[int], None],
-        again: Callable[[int], Sequence[WorkerCommand]],
-        grace_s: float,
-        outlet: Outlet,
-        look: Callable[[], None] | None,
-    ) -> None:
-        self._signals = signals
-        self._excused = excused
-        self._ended, self._again = ended, again
-        self._broken: dict[int, float] = {}
-        """Islands of which a rank has failed, and when the others are ended."""
-        self._screen = Screen()
-        self._outlet, self._look, self._next_look_s = outlet, look, 0.0
-        self._errors = Errors(outlet)
-        self._joined: set[int] = set()
-        self._grace_s = grace_s
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(signals, selectors.EVENT_READ)
-        self._live: list[_Worker] = []
-        self._endings: list[WorkerEnding] = []
-        self._num_all = 0
-        """Processes at the start: others take the places of some of them."""
-        self._stopped_by: int | None = None
-        self._next_signals: deque[int] = deque()
-        self._next_signal_s = 0.0
-        self._look_s = math.inf
-        """When those that are left are looked at: processes that are stopped would never end."""
-        self._all_stopped = False
-        """True if all were at the last look; they may have been stopped with this process, and go on in a moment."""
+    signals: socket.socket
+    excused: Callable[[], Collection[int]]
+    ended: Callable[[int], None]
+    again: Callable[[int], Sequence[WorkerCommand]]
+    grace_s: float
+    outlet: Outlet
+    look: Callable[[], None] | None
+    _errors: Errors = field(init=False)
+    _broken: dict[int, float] = field(default_factory=dict)
+    """Islands of which a rank has failed, and when the others are ended."""
+    _screen: Screen = field(default_factory=Screen)
+    _next_look_s: float = 0.0
+    _joined: set[int] = field(default_factory=set)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _live: list[_Worker] = field(default_factory=list)
+    _endings: list[WorkerEnding] = field(default_factory=list)
+    _num_all: int = 0
+    """Processes at the start: others take the places of some of them."""
+    _stopped_by: int | None = None
+    _next_signals: deque[int] = field(default_factory=deque)
+    _next_signal_s: float = 0.0
+    _look_s: float = math.inf
+    """When those that are left are looked at: processes that are stopped would never end."""
+    _all_stopped: bool = False
+    """True if all were at the last look; they may have been stopped with this process, and go on in a moment."""
+
+    def __post_init__(self) -> None:
+        self._errors = Errors(self.outlet)
+        self._selector.register(self.signals, selectors.EVENT_READ)
 
     def __enter__(self) -> "_Supervisor":
         return self
@@ -277,7 +276,7 @@ class _Supervisor:
             os.set_blocking(words, False)
             self._selector.register(worker.words.pipe, selectors.EVENT_READ, worker.words)
             prefix = f"[{command.rank:>{width}}] ".encode()
-            for pipe, sink in ((process.stdout, self._outlet.out), (process.stderr, self._outlet.err)):
+            for pipe, sink in ((process.stdout, self.outlet.out), (process.stderr, self.outlet.err)):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
                 output = Output(pipe, prefix, sink, self._screen)
@@ -298,7 +297,7 @@ class _Supervisor:
             signal_s = self._next_signal_s if self._next_signals else math.inf
             next_s = min(signal_s, self._errors.due_s, self._look_s, *self._broken.values())
             left_s = None if math.isinf(next_s) else max(0.0, next_s - now_s)
-            if self._look is not None:
+            if self.look is not None:
                 left_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
             ready = [key for key, _ in self._selector.select(left_s)]
             for key in ready:
@@ -307,26 +306,26 @@ class _Supervisor:
             for key in ready:  # after the outputs, because this closes them
                 if isinstance(key.data, _Worker):
                     self._reap(key.data)
-                elif key.fileobj is self._signals:
-                    for number in self._signals.recv(64):
+                elif key.fileobj is self.signals:
+                    for number in self.signals.recv(64):
                         self._stop(number)
-            if self._look is not None and time.monotonic() >= self._next_look_s:
+            if self.look is not None and time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_S
-                self._look()
+                self.look()
         stopped = self._stopped_by is not None
         self._errors.print(num_live=0, num_all=self._num_all)
         status = self._status() if self._stopped_by is None else 128 + self._stopped_by
         if stopped:
-            self._outlet.say("all workers have ended")
+            self.outlet.say("all workers have ended")
         return JobOutcome(status=status, stopped=stopped, endings=tuple(self._endings), joined=frozenset(self._joined))
 
     def _status(self) -> int:
         """Return the status of the worker that failed first, or 0 if the others finished without all failed ones."""
         failed = [ending for ending in self._endings if ending.status]
-        excused = self._excused() if 0 < len(failed) < len(self._endings) else ()
+        excused = self.excused() if 0 < len(failed) < len(self._endings) else ()
         if failed and all(ending.rank in excused for ending in failed):
             names = named("rank", sorted(ending.rank for ending in failed))
-            self._outlet.say(f"the others have finished the run without {names}")
+            self.outlet.say(f"the others have finished the run without {names}")
             return 0
         return next((ending.status for ending in failed), 0)
 
@@ -337,7 +336,7 @@ class _Supervisor:
         if self._stopped_by is None:
             self._stopped_by = number
             self._next_signals.extend(dict.fromkeys((number, signal.SIGTERM, signal.SIGKILL)))
-            self._outlet.say(
+            self.outlet.say(
                 f"{signal.Signals(number).name}: {counted(len(self._live), 'worker')} to stop; once more does not wait"
             )
         if self._next_signals:
@@ -345,19 +344,19 @@ class _Supervisor:
 
     def _send_next_signal(self) -> None:
         number = self._next_signals.popleft()
-        self._next_signal_s = time.monotonic() + self._grace_s
+        self._next_signal_s = time.monotonic() + self.grace_s
         for worker in self._live:
             if number == signal.SIGKILL:
-                self._outlet.say(f"rank {worker.rank} did not stop and is killed")
+                self.outlet.say(f"rank {worker.rank} did not stop and is killed")
             worker.signal_group(number)
 
     def _end_stopped(self, now_s: float) -> None:
         """Kill the workers that are left if all were stopped (SIGSTOP) at two looks: nobody would wake them."""
-        self._look_s = now_s + self._grace_s
+        self._look_s = now_s + self.grace_s
         before, self._all_stopped = self._all_stopped, all(worker.is_stopped() for worker in self._live)
         if before and self._all_stopped:
             for worker in self._live:
-                self._outlet.say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
+                self.outlet.say(f"rank {worker.rank} is stopped (SIGSTOP) and the others have ended: it is killed")
                 worker.signal_group(signal.SIGKILL)
 
     def _end_broken(self, now_s: float) -> None:
@@ -367,17 +366,17 @@ class _Supervisor:
             for worker in left:
                 worker.signal_group(signal.SIGKILL)
             if left:
-                self._broken[island] = now_s + self._grace_s
+                self._broken[island] = now_s + self.grace_s
                 continue
             del self._broken[island]
             if self._live and self._stopped_by is None:
-                self.start(self._again(island))
+                self.start(self.again(island))
 
     def _reap(self, worker: _Worker) -> None:
         # The worker is a zombie: its process id, and so its group's, cannot be another's before it is waited for.
         worker.signal_group(signal.SIGKILL)
         self._live.remove(worker)
-        self._look_s, self._all_stopped = time.monotonic() + self._grace_s if self._live else math.inf, False
+        self._look_s, self._all_stopped = time.monotonic() + self.grace_s if self._live else math.inf, False
         self._close(worker)
         returncode, words = worker.process.returncode, worker.words
         # the ranks of a broken island are killed when they have said why they end
@@ -392,7 +391,7 @@ class _Supervisor:
         )
         self._endings.append(ending)
         self._joined |= {worker.rank} if words.joined else set()
-        self._ended(worker.rank)
+        self.ended(worker.rank)
         island, is_first = worker.worker, worker.worker not in self._broken
         if island is not None and ending.status:
             left = any(one.worker == island for one in self._live)
@@ -403,7 +402,7 @@ class _Supervisor:
             self._errors.add(worker.rank, words.error, mistake=mistake)
         elif ending.status and self._stopped_by is None and (island is None or is_first):
             others = f"; {len(self._live)} of {self._num_all} go on" if self._live else ""
-            self._outlet.say(f"{ending}{others}")
+            self.outlet.say(f"{ending}{others}")
 
     def _close(self, worker: _Worker) -> None:
         """Pass on the worker's last lines, wait for it (it is dead), and let go of its file descriptors."""

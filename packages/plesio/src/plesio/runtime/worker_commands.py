@@ -38,8 +38,6 @@ class MeetingPlace:
 
     Attributes:
         site: The hosts that run them.
-        port: The port of the job's store.
-        secret: The job's.
         host: Address of the store, if it is not the site's.
     """
 

@@ -48,9 +48,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """One host.
 
     Attributes:
-        namespace: Its network namespace.
         address: Its address; the hosts of all racks reach each other.
-        rack: Number of its rack.
         groups: Folders of its control groups.
     """
 

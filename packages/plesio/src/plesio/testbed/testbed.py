@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from plesio.core.errors import ConfigError
 from plesio.core.files import write_whole
 from plesio.cost.cluster import Cluster
-from plesio.cost.link import Link
 from plesio.testbed.control_groups import ControlGroup, why_no_groups
 from plesio.testbed.host import INTERFACE, Host
 from plesio.testbed.namespaces import in_namespace, why_no_namespaces
@@ -111,7 +110,6 @@ class Testbed:
     """Hosts on this machine, until it is closed.
 
     Args:
-        network: The hosts and their links; not made yet.
         name: To be known by; None for one of its own.
         cluster: Name of the cluster that it stands for.
         cores_per_host: Cores of this machine that a host may use, parts of one too; None for all that are free.
@@ -206,20 +204,6 @@ class Testbed:
             by_racks=len(racks) > 1,
             cores_per_host=cores_per_host,
             memory_bytes=memory_bytes if memory_bytes is None or memory_bytes < _machine_bytes() else None,
-        )
-
-    @classmethod
-    def of_racks(cls, sizes: Sequence[int], *, nic_bytes_per_s: float, uplink_bytes_per_s: float | None = None) -> Self:
-        """Make racks of so many hosts, over links without latency; their workers have to find out what is a rack.
-
-        One rack has no uplink.
-        """
-        nics = [Link(latency_s=0.0, bytes_per_s=nic_bytes_per_s)] * sum(sizes)
-        if len(sizes) == 1:
-            return cls(Network(sizes, nics=nics))
-        assert uplink_bytes_per_s is not None, "racks reach each other"
-        return cls(
-            Network(sizes, nics=nics, uplinks=[Link(latency_s=0.0, bytes_per_s=uplink_bytes_per_s)] * len(sizes))
         )
 
     def _start_reaper(self) -> "subprocess.Popen[bytes]":

@@ -1,6 +1,5 @@
 import random
 from collections import Counter, deque
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +11,12 @@ from msgspec.structs import replace
 from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import Block
 from plesio.runtime.coordinator.dealing import MAX_BLOCK_BATCHES, Dealing
-from plesio.runtime.coordinator.leases import LeaseRecords, epoch_order, round_sizes, synchronous_batches
+from plesio.runtime.coordinator.leases import LeaseRecords, epoch_order, round_sizes
 
 
-def all_ranks(num_samples: int, *, num_workers: int, batch_size: int, **options: Any) -> list[list[np.ndarray]]:
-    return [
-        synchronous_batches(
-            num_samples, batch_size=batch_size, rank=rank, num_workers=num_workers, seed=7, epoch=2, **options
-        )
-        for rank in range(num_workers)
-    ]
+def all_ranks(num_samples: int, *, num_workers: int, batch_size: int) -> list[tuple[int, ...]]:
+    """The sizes of each rank's batches."""
+    return list(zip(*round_sizes(num_samples, num_workers=num_workers, batch_size=batch_size), strict=True))
 
 
 def test_an_order_is_a_permutation_that_seed_and_epoch_change():
@@ -41,54 +36,22 @@ def test_an_order_is_the_same_on_every_machine_and_release():
 RECORDED_ORDER = [3, 6, 4, 0, 7, 5, 2, 1]
 
 
-@given(num_workers=st.integers(1, 9), batch_size=st.integers(1, 7), extra=st.integers(0, 200), drop_last=st.booleans())
-def test_synchronous_batches_visit_every_sample_once_in_equal_numbers(
-    num_workers: int, batch_size: int, extra: int, drop_last: bool
-):
-    full_round = num_workers * batch_size
-    num_samples = (full_round if drop_last else num_workers) + extra
-    ranks = all_ranks(num_samples, num_workers=num_workers, batch_size=batch_size, drop_last=drop_last)
-    num_visited = num_samples - num_samples % full_round if drop_last else num_samples
-    visited = [int(sample) for batches in ranks for batch in batches for sample in batch]
-    assert sorted(visited) == sorted(epoch_order(num_samples, seed=7, epoch=2)[:num_visited])
-    assert len({len(batches) for batches in ranks}) == 1
-    sizes = np.array([[len(batch) for batch in batches] for batches in ranks])
+@given(num_workers=st.integers(1, 9), batch_size=st.integers(1, 7), extra=st.integers(0, 200))
+def test_rounds_deal_every_sample_in_equal_numbers_of_batches(num_workers: int, batch_size: int, extra: int):
+    sizes = np.array(all_ranks(num_workers + extra, num_workers=num_workers, batch_size=batch_size))
+    assert sizes.sum() == num_workers + extra
     assert (np.ptp(sizes, axis=0) <= 1).all()
     assert sizes.min() >= 1
     assert sizes.max() <= batch_size + 1
     assert (sizes[:, :-1] == batch_size).all()
-    if drop_last:
-        assert (sizes == batch_size).all()
 
 
 def test_a_rest_of_one_sample_per_worker_or_more_makes_a_round_of_its_own():
-    assert [[len(batch) for batch in batches] for batches in all_ranks(21, num_workers=4, batch_size=4)] == [
-        [4, 2],
-        [4, 1],
-        [4, 1],
-        [4, 1],
-    ]
+    assert all_ranks(21, num_workers=4, batch_size=4) == [(4, 2), (4, 1), (4, 1), (4, 1)]
 
 
 def test_a_smaller_rest_is_added_to_the_last_full_round():
-    assert [[len(batch) for batch in batches] for batches in all_ranks(35, num_workers=4, batch_size=4)] == [
-        [4, 5],
-        [4, 5],
-        [4, 5],
-        [4, 4],
-    ]
-
-
-def test_a_limit_visits_the_first_samples_of_the_order():
-    ranks = all_ranks(100, num_workers=4, batch_size=4, limit=37)
-    visited = [int(sample) for batches in ranks for batch in batches for sample in batch]
-    assert sorted(visited) == sorted(epoch_order(100, seed=7, epoch=2)[:37])
-
-
-@pytest.mark.parametrize("options", [{"num_samples": 3}, {"num_samples": 15, "drop_last": True}])
-def test_too_few_samples_are_refused(options: dict[str, Any]):
-    with pytest.raises(DataError, match="too few"):
-        all_ranks(**options, num_workers=4, batch_size=4)
+    assert all_ranks(35, num_workers=4, batch_size=4) == [(4, 5), (4, 5), (4, 5), (4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -267,15 +230,12 @@ def test_fixed_dealing_is_independent_of_timing(
     if num_samples < num_workers:
         return
     for rank, spans in dealt.items():
-        expected = [
-            batch.tolist()
-            for epoch in range(num_epochs)
-            for batch in synchronous_batches(
-                num_samples, batch_size=batch_size, rank=rank, num_workers=num_workers, seed=1, epoch=epoch
-            )
-        ]
-        orders = [epoch_order(num_samples, seed=1, epoch=epoch) for epoch in range(num_epochs)]
-        assert [orders[epoch][start:stop].tolist() for epoch, start, stop in spans] == expected
+        expected, rounds = [], list(round_sizes(num_samples, num_workers=num_workers, batch_size=batch_size))
+        for epoch in range(num_epochs):
+            for number, sizes in enumerate(rounds):
+                start = sum(map(sum, rounds[:number])) + sum(sizes[:rank])
+                expected.append((epoch, start, start + sizes[rank]))
+        assert spans == expected
 
 
 def test_a_faster_worker_is_leased_more():

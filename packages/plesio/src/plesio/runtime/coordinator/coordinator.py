@@ -304,9 +304,7 @@ class Coordinator:
     def tick(self, *, now_s: float, busy_s: float = 0.0) -> list[Effect]:
         """Lose every worker that has been silent for a lease. Call it several times a lease.
 
-        Args:
-            now_s: The time.
-            busy_s: For how long the server took in no message (it loaded torch, applied an update): no silence.
+        For ``busy_s`` seconds the server took in no message (it loaded torch, applied an update): that is no silence.
         """
         self._members.excuse(busy_s)
         effects: list[Effect] = []

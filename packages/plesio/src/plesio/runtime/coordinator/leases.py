@@ -3,8 +3,9 @@
 An epoch is a permutation that every process can compute by itself (`epoch_order`), so only two positions in it have to
 travel. Three ways to deal it out:
 
-*Synchronous* (`synchronous_batches`): for a collective exchange. No messages: a rank's batches are a function of the
-seed, the epoch and the rank, and all ranks have equally many.
+*Synchronous* (`round_sizes`): for a collective exchange. No messages: a rank's batches are a function of the seed, the
+epoch and the rank, and all ranks have equally many. Full rounds take a batch of each worker. Of the rest, at least one
+sample per worker makes a last, shorter round; fewer than that are added to the last full round.
 
 *Guided* (`LeaseRecords`): for relaxed policies. A worker that asks is leased the next block, so fast workers take more.
 Towards the end blocks shrink, so that all finish at about the same time: each is half of what the worker's share of the
@@ -12,7 +13,7 @@ rest would be if every batch went to whoever finished it first (weighted factori
 `MAX_BLOCK_BATCHES` batches), and a worker whose share is nothing is refused. Paces are measured, in batches finished.
 
 *Fixed* (`LeaseRecords`): for synchronous policies on the store. Rounds of one batch a live worker, in order of their
-numbers, laid out as `synchronous_batches` does. The order of requests changes nothing; only a loss or a join changes
+numbers, laid out in the same way. The order of requests changes nothing; only a loss or a join changes
 the rounds that no worker has begun.
 
 Where racks are what exchanges, one worker leases for its rack, and a batch is one of each of its workers together: it
@@ -37,7 +38,7 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import Block, Remainder, Span
 from plesio.runtime.coordinator.dealing import Dealer, Dealing, FixedDealer, GuidedDealer, Pool, next_round_sizes
 
-__all__ = ["LeaseRecords", "epoch_order", "round_sizes", "synchronous_batches"]
+__all__ = ["LeaseRecords", "epoch_order", "round_sizes"]
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -50,55 +51,6 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch))))
     return generator.permutation(num_samples)
-
-
-def synchronous_batches(
-    num_samples: int,
-    *,
-    batch_size: int,
-    rank: int,
-    num_workers: int,
-    seed: int,
-    epoch: int,
-    drop_last: bool = False,
-    limit: int | None = None,
-) -> list[NDArray[np.int64]]:
-    """Deal one rank's batches of an epoch: as many on every rank, and every sample on exactly one of them.
-
-    Full rounds take ``num_workers * batch_size`` samples. Of the rest, at least one sample per worker makes a last,
-    shorter round whose batches differ by at most one sample; fewer than that are added to the last full round.
-
-    Args:
-        num_samples: Size of the data set.
-        batch_size: Samples in one worker's batch.
-        rank: Whose batches, 0 to ``num_workers - 1``.
-        num_workers: Workers that share the epoch.
-        seed: Seed of the run.
-        epoch: Number of the epoch; each has its own order.
-        drop_last: Leave out what does not fill a whole round.
-        limit: Visit only the first ``limit`` samples of the order (the last, partial epoch of a budget).
-
-    Returns:
-        Arrays of sample indices.
-
-    Raises:
-        DataError: The samples do not give every worker a batch.
-    """
-    # a rank's batches follow from the sizes of all rounds: no message is needed
-    num_visited = num_samples if limit is None else min(limit, num_samples)
-    if drop_last:
-        num_visited -= num_visited % (num_workers * batch_size)
-    if num_visited < num_workers:
-        kind = f"of {num_workers} x {batch_size} (full rounds only)" if drop_last else f"for {num_workers} workers"
-        raise DataError(f"{num_samples} samples are too few {kind}: use fewer workers or smaller batches")
-    order = epoch_order(num_samples, seed=seed, epoch=epoch)
-    batches = []
-    start = 0
-    for sizes in round_sizes(num_visited, num_workers=num_workers, batch_size=batch_size):
-        begin = start + sum(sizes[:rank])
-        batches.append(order[begin : begin + sizes[rank]])
-        start += sum(sizes)
-    return batches
 
 
 def round_sizes(num_samples: int, *, num_workers: int, batch_size: int) -> Iterator[list[int]]:

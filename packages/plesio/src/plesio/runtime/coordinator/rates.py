@@ -11,7 +11,6 @@ class StepRates:
     Args:
         effect: Clause on what follows from a difference, from its comma on; empty for none.
         is_live: Tells whether a worker still takes part.
-        warn: Takes the line.
     """
 
     def __init__(self, *, effect: str = "", is_live: Callable[[int], bool], warn: Callable[[str], None]) -> None:

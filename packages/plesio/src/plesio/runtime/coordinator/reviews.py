@@ -38,8 +38,9 @@ class Reviews:
         match message:
             case Review():
                 yield from self._reviewed(message, now_s=now_s)
-            case Evaluations():
-                yield from self._evaluated(message)
+            case Evaluations(evaluations=points, parameters_sha256=sha256):
+                self._ledger.metric.enter(points, parameters_sha256=sha256)
+                yield from self._tell(message)
             case EvaluationRequest(number=number) if self._members.is_live(worker):
                 yield from self._asked(worker, number)
 
@@ -56,11 +57,6 @@ class Reviews:
             if self._checkpoints.due(now_s):  # the answer to the last review may be where all stop for it
                 yield Pause()
             yield event
-
-    def _evaluated(self, message: Evaluations) -> Answers:
-        """Record new validation metrics of the evaluating worker."""
-        self._ledger.metric.enter(message.evaluations, parameters_sha256=message.parameters_sha256)
-        yield from self._tell(message)
 
     def _asked(self, worker: int, number: int) -> Answers:
         known = self._known.get(number)

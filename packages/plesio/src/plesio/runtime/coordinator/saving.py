@@ -120,9 +120,8 @@ class Checkpoints:
         saving, members = self._saving, self._members
         if saving is None or self._pending or members.state != "running" or members.ending:
             return False
-        late = saving.every_s is not None and now_s - self._taken_s >= saving.every_s
-        far = saving.every_steps is not None and self._clock - self._taken_clock >= saving.every_steps
-        self._pending = self._asked or late or far
+        due = saving.due(past_s=now_s - self._taken_s, num_steps=self._clock - self._taken_clock)
+        self._pending = self._asked or due
         return self._pending
 
     def postponed(self, steer: Steer) -> Steer:

@@ -54,7 +54,6 @@ class Feed:
     """Deals a group's samples.
 
     Args:
-        seed: Of the order of samples.
         say: Takes a line on samples that are left out.
         past: Where an earlier run was, or the groups that this one joins.
         go_on: Has random numbers go on from there; called when the loop that it was in has begun.

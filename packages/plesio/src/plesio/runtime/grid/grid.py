@@ -43,7 +43,6 @@ class Grid:
     """One worker's part in a grid. Made by `plesio.grid`; see there for the arguments.
 
     Attributes:
-        rank: This worker's number.
         group: s, its group, from 0. Groups that join have numbers from S on.
         stage: k, its stage, from 0.
         model: The whole network. Within `evaluate` it has the groups' mean weights; otherwise a worker's own stage

@@ -72,7 +72,6 @@ class GridRun:
     Attributes:
         setting: The grid that it began with.
         folder: Where the result goes; None for nowhere.
-        racks: Number of each worker's rack.
         on_ended: Called with the whole run's result, on the collector.
     """
 

@@ -11,7 +11,7 @@ links before they make new ones.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from plesio.core.errors import ConfigError, WorkerLostError
@@ -29,6 +29,7 @@ __all__ = ["Composed", "Regrouper"]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Regrouper:
     """Brings one worker from each generation of groups to the next.
 
@@ -38,24 +39,14 @@ class Regrouper:
         say: Takes a line for the run's result.
     """
 
-    def __init__(
-        self,
-        worker: StageWorker,
-        *,
-        place: GridPlace,
-        news: News,
-        collector: Collector,
-        neighbours: Callable[[Formation, Mapping[int, int]], Mixer | None],
-        door: Door | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._worker = worker
-        self._place = place
-        self._news = news
-        self._collector = collector
-        self._neighbours = neighbours
-        self._door = door
-        self._say = say
+    worker: StageWorker
+    _: KW_ONLY
+    place: GridPlace
+    news: News
+    collector: Collector
+    neighbours: Callable[[Formation, Mapping[int, int]], Mixer | None]
+    door: Door | None
+    say: Callable[[str], None]
 
     def after_tick(self, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
         """Propose what this worker sees a reason for, and do what is due.
@@ -66,16 +57,16 @@ class Regrouper:
             WorkerLostError: The others have given this group up.
             TransportError: A worker was lost at the moment when a group joined.
         """
-        tick = self._worker.machine.given
-        if self._news.regrouping is None:
+        tick = self.worker.machine.given
+        if self.news.regrouping is None:
             self._propose(tick)
-        due = self._news.regrouping
+        due = self.news.regrouping
         if due is not None and due.tick == tick:
             self._regroup(due, feed, values)
 
     @property
     def _lost(self) -> dict[int, int]:
-        mixer = self._worker.mixer
+        mixer = self.worker.mixer
         return {} if mixer is None else mixer.lost
 
     def _propose(self, tick: int) -> None:
@@ -83,29 +74,29 @@ class Regrouper:
 
         A first stage is the last that goes backward: its whole group has done what it has done.
         """
-        if self._place.stage > 0:
+        if self.place.stage > 0:
             return
         lost = tuple(sorted(self._lost.items()))
-        joined = self._waiting() if self._collector.collects else ()
+        joined = self._waiting() if self.collector.collects else ()
         if lost or joined:
-            self._news.propose(GroupChange(self._collector.formation.agreed(tick), lost=lost, joined=joined))
+            self.news.propose(GroupChange(self.collector.formation.agreed(tick), lost=lost, joined=joined))
 
     def _waiting(self) -> tuple[int, ...]:
-        waiting = () if self._door is None else self._door.waiting()
+        waiting = () if self.door is None else self.door.waiting()
         try:
-            self._collector.formation.after(GroupChange(0, joined=waiting))
+            self.collector.formation.after(GroupChange(0, joined=waiting))
         except ConfigError as error:
             for group in waiting:
-                assert self._door is not None, "they wait there"
-                self._door.refuse(group, str(error))
+                assert self.door is not None, "they wait there"
+                self.door.refuse(group, str(error))
             return ()
         return waiting
 
     def _regroup(self, due: GroupChange, feed: Feed, values: Callable[[], dict[str, Any]]) -> None:
         lost = dict(due.lost)
-        if self._place.group in lost:
-            raise WorkerLostError.expelled(self._collector.rank)
-        worker, collector = self._worker, self._collector
+        if self.place.group in lost:
+            raise WorkerLostError.expelled(self.collector.rank)
+        worker, collector = self.worker, self.collector
         # what neighbours sent for the old mixing must not be taken for the new one
         worker.end_mixings()
         column, links, watch = worker.column, collector.links, collector.watch
@@ -116,38 +107,38 @@ class Regrouper:
             due = replace(due, joined=() if invitation is None else tuple(invitation["joined"]))
         formation = collector.formation.after(due)
         if due.joined:
-            assert self._door is not None, "newcomers wait there"
+            assert self.door is not None, "newcomers wait there"
             assert invitation is not None, "they were invited"
             watch.close()
-            links, watch = self._door.link(formation, at=invitation["at"])
-            column = Column.of(links, self._place, formation.setting)
+            links, watch = self.door.link(formation, at=invitation["at"])
+            column = Column.of(links, self.place, formation.setting)
             column.load(under_way)
         # from here on nothing is under way between groups
         missing = feed.missing(lost)
         for group, first in due.lost:
             num_samples = sum(feed.missing({group: first}).values())
-            self._say(
+            self.say(
                 f"{num_samples} samples that group {group} had not trained on were dealt to the others after their "
                 f"micro-batch {due.tick}"
             )
         dropped = feed.regroup(formation, lost=lost)
         if dropped:
-            self._say(f"{dropped} samples of lost groups were left out: the loop over their data had ended")
+            self.say(f"{dropped} samples of lost groups were left out: the loop over their data had ended")
         collector.regrouped(formation, links, watch)
-        self._news.regrouped(formation)
-        mixer = self._neighbours(formation, self._lost)
+        self.news.regrouped(formation)
+        mixer = self.neighbours(formation, self._lost)
         worker.regroup(formation.setting, column=column, mixer=mixer, missing=missing)
-        if due.joined and self._place.group == formation.groups[0]:
-            state = {**values(), "saves": self._news.saves, "gathered": collector.num_gathered}
+        if due.joined and self.place.group == formation.groups[0]:
+            state = {**values(), "saves": self.news.saves, "gathered": collector.num_gathered}
             for group in due.joined:
                 assert links is not None, "newcomers are at their other ends"
-                hand_over(links, state, to=formation.worker(group, self._place.stage))
+                hand_over(links, state, to=formation.worker(group, self.place.stage))
         if mixer is not None:
             mixer.meet()
 
     def _invitation(self, due: GroupChange) -> dict[str, Any] | None:
         """Return the message by which all go on with newcomers; None if one is missing, and all go on without them."""
-        collector, door = self._collector, self._door
+        collector, door = self.collector, self.door
         assert collector.links is not None, "there are others"
         assert door is not None, "newcomers wait there"
         lost = {group for group, _ in due.lost}
@@ -160,16 +151,16 @@ class Regrouper:
         )
 
     def close(self) -> None:
-        if self._door is not None and self._collector.collects:
-            self._door.close()
+        if self.door is not None and self.collector.collects:
+            self.door.close()
 
     def end(self, feed: Feed) -> None:
         """Count the samples of lost groups that are left out: no tick is left at which they could be dealt."""
-        self._worker.tally.leave_out(feed.missing(self._lost), given=self._worker.machine.given)
+        self.worker.tally.leave_out(feed.missing(self._lost), given=self.worker.machine.given)
         for group, first in sorted(self._lost.items()):
             num_samples = sum(feed.missing({group: first}).values())
-            if num_samples and self._collector.collects:
-                self._say(
+            if num_samples and self.collector.collects:
+                self.say(
                     f"{num_samples} samples that group {group} had not trained on were left out: the run ended before "
                     "they could be dealt to the others"
                 )

@@ -34,7 +34,6 @@ class WeightPrediction:
     """Makes the steps of one stage's optimizer, and predicts its weights.
 
     Args:
-        optimizer: Any.
         weights: Those that it steps, by name.
         num_updates: d, how far ahead; with 0 nothing is predicted.
     """
@@ -48,15 +47,13 @@ class WeightPrediction:
 
     def step(self) -> None:
         """Step the optimizer with the gradients that the weights have."""
-        predicts = self._num_updates > 0 and self._keeps_moments()
+        # whether it steps as Adam does is known after the first step
+        adam = any(state.keys() >= _MOMENTS for state in self._optimizer.state.values())
+        predicts = self._num_updates > 0 and adam
         before = {name: weight.detach().clone() for name, weight in self._weights.items()} if predicts else {}
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._moved = {name: self._weights[name].detach() - then for name, then in before.items()}
-
-    def _keeps_moments(self) -> bool:
-        """Tell whether the optimizer steps as Adam does, which is known after its first step."""
-        return any(state.keys() >= _MOMENTS for state in self._optimizer.state.values())
 
     def predicted(self) -> dict[str, Tensor]:
         """Return the weights where they will be; themselves where nothing is predicted."""

@@ -31,11 +31,7 @@ FAREWELL_S = 1.0
 
 
 class PrimaryProcess(ServerProcess):
-    """The server that the workers speak to.
-
-    Args:
-        config: Its configuration, with its backup's addresses.
-    """
+    """The server that the workers speak to."""
 
     def __init__(self, config: ServerConfig, *, ipc_dir: Path) -> None:
         super().__init__(config, ipc_dir=ipc_dir)

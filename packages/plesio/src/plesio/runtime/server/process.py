@@ -44,11 +44,9 @@ class ServerConfig:
 
     Attributes:
         index: Number of the server; 0 decides.
-        host: Address to listen on.
         first: Addresses of server 0, for the others.
         encrypt: True if bulk data are encrypted between hosts.
         backup: Addresses of its backup, if it has one.
-        is_backup: True if it is one.
         meeting: ``HOST:PORT`` of the job's key-value store, for those who look on.
         starter: Name that the job's launcher gave it, if it did.
     """

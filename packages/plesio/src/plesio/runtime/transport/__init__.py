@@ -29,7 +29,7 @@ Threads: an endpoint belongs to one thread; `ControlClient` gives another thread
 a connection of its own. ZeroMQ's own thread sends and receives meanwhile.
 """
 
-from plesio.runtime.transport.client import ClientEndpoint, wait_readable
+from plesio.runtime.transport.client import ClientEndpoint
 from plesio.runtime.transport.control_client import CONNECT_S, ControlClient
 from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.running_jobs import RunningJob
@@ -57,5 +57,4 @@ __all__ = [
     "ServerEndpoint",
     "TcpTraffic",
     "Traffic",
-    "wait_readable",
 ]

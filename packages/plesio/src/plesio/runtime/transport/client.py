@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,14 @@ from plesio.runtime.transport.sockets import (
 from plesio.runtime.transport.watch import ClientWatch
 from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Header
 
-__all__ = ["ClientEndpoint", "wait_readable"]
+__all__ = ["ClientEndpoint"]
 
 
 class ClientEndpoint:
     """Pushes to one server and pulls from it. To be used by one thread.
 
     Args:
-        addresses: `ServerEndpoint.addresses` of the server.
         identity: Names this client to the server; no two live ones may share it.
-        context: The process's context; threads may share it.
         encrypt: Whether bulk data are encrypted between hosts; they are, too, if the server is to.
 
     Raises:
@@ -198,10 +196,6 @@ class ClientEndpoint:
         """The sockets that become readable when `poll` has something to return."""
         return (*self._control.sockets, self._data.socket, self._watch.socket)
 
-    @property
-    def has_backlog(self) -> bool:
-        return bool(self._backlog)
-
     def release(self, bulk: Bulk) -> None:
         """Hand back the payload of a message that came out of `poll`; it must not be used any more."""
         self._data.release(bulk.payload)
@@ -213,16 +207,3 @@ class ClientEndpoint:
             self._watch.close()
             self._data.socket.close()
         self._memory.close()
-
-
-def wait_readable(clients: Sequence[ClientEndpoint], *, timeout_s: float) -> list[ClientEndpoint]:
-    """Return the clients whose `ClientEndpoint.poll` may have something; wait for the first at most ``timeout_s``."""
-    ready = [client for client in clients if client.has_backlog]
-    if ready:
-        return ready
-    poller = zmq.Poller()
-    for client in clients:
-        for socket in client.sockets:
-            poller.register(socket, zmq.POLLIN)
-    readable = {socket for socket, _ in poller.poll(math.ceil(timeout_s * 1e3))}
-    return [client for client in clients if not readable.isdisjoint(client.sockets)]

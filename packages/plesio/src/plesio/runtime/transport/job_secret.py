@@ -49,11 +49,7 @@ def new_job_secret() -> str:
 
 
 def given_secret(environ: Mapping[str, str] = os.environ, *, num_hosts: int = 1) -> str | None:
-    """Return the secret that the environment has, if it has one.
-
-    Args:
-        environ: The environment.
-        num_hosts: Number of the job's hosts; several have no other secret in common.
+    """Return the secret that the environment has, if it has one; several hosts have no other in common.
 
     Raises:
         ConfigError: It is short enough to be guessed, or there is none and must be one.

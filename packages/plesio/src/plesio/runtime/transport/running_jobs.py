@@ -26,12 +26,9 @@ class RunningJob:
     """A job, and how its server 0 is reached.
 
     Attributes:
-        job: The job's name.
         meeting: ``HOST:PORT`` of its key-value store.
         starter: Name that its launcher gave it, if that is `plesio run`; its secret follows from one of the two names.
-        addresses: Of its server 0.
         folder: Where its present run writes traces and results; None for nowhere.
-        pid: Server 0's process.
     """
 
     job: str

@@ -47,7 +47,6 @@ class Seal:
 
     Args:
         key: Of the connection, see `new_seal_key`.
-        at_server: Which end.
 
     >>> ours, theirs = Seal("00" * 32, at_server=False), Seal("00" * 32, at_server=True)
     >>> head, body = ours.close_chunk(b"head", memoryview(b"body"))

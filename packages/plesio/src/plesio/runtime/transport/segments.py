@@ -42,7 +42,6 @@ class MemoryOffer(Record, frozen=True, kw_only=True):
     """The key to an endpoint's segments.
 
     Attributes:
-        process: Its process id.
         token: Part of the name of each segment, which shows when a process id has come to mean another process.
         probe: Descriptor of segment 0, for peers to try.
     """
@@ -68,7 +67,6 @@ class Segment:
     Attributes:
         serial: Names it; never used again by the same pool.
         descriptor: Of the memfd, in this process.
-        array: All of it.
     """
 
     serial: int

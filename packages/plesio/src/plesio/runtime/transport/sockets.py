@@ -186,8 +186,6 @@ class LinkBytes:
     Attributes:
         sent_payload: Payloads of bulk messages, and JSON.
         sent_framing: Heads, and what ZMTP and CURVE add to each frame.
-        received_payload: As sent, in the other direction.
-        received_framing: As sent, in the other direction.
     """
 
     sent_payload: int = 0

@@ -113,11 +113,7 @@ class Refusal(StrEnum):
 
 
 class WireError(Exception):
-    """A message that must be refused.
-
-    Attributes:
-        reason: The class it is counted under.
-    """
+    """A message that must be refused."""
 
     def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(message)
@@ -130,9 +126,6 @@ class Header:
 
     Attributes:
         kind: Number whose meaning is up to the users (below `OWN_KINDS`).
-        generation: Generation of the membership it belongs to.
-        worker: The worker it comes from or is meant for.
-        clock: That worker's clock.
         base_version: Version of the parameters it is based on, or contains.
         request: Chosen in the request, repeated in its answer.
     """
@@ -150,7 +143,6 @@ class Chunk:
     """One decoded chunk head.
 
     Attributes:
-        header: The message that the chunk belongs to.
         total_bytes: Payload of the whole message.
         offset: Where this chunk's body begins in it.
         meta: The message's JSON; empty in all but the first chunk.
@@ -182,7 +174,6 @@ class Control:
     Attributes:
         kind: What it is; the meaning is its users' (below `OWN_KINDS`).
         generation: Generation of the membership that it was sent in.
-        body: A JSON object.
     """
 
     peer: bytes
@@ -196,7 +187,6 @@ class Bulk:
     """A complete bulk message.
 
     Attributes:
-        meta: The JSON object that came with it.
         payload: uint8, contiguous and writable. Unless the receiver named a destination it is lent, by the endpoint's
             pool or, in shared memory, by the sender: hand it back with ``endpoint.release(bulk)`` when done, so that
             the next message needs no new memory. Dropping all references to it does the same, later.

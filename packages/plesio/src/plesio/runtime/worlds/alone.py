@@ -20,7 +20,6 @@ class AloneWorld:
 
     Args:
         policy: For the results; there is no other to be consistent with.
-        folder: Takes `results.json`; None for nowhere.
     """
 
     rank = 0

@@ -69,15 +69,10 @@ class AloneSaving:
         return find()
 
     def _stepped(self, progress: StepProgress) -> None:
-        if self._is_due(progress.clock):
+        past_s, num_steps = self._now_s() - self._taken_s, progress.clock - self._taken_clock
+        if self._world.was_asked_to_save() or self._checkpoints.saving.due(past_s=past_s, num_steps=num_steps):
             self._taken_s, self._taken_clock = self._now_s(), progress.clock
             self._checkpoints.saver.save(self._point(progress.clock), server_state=self._server_state)
-
-    def _is_due(self, clock: int) -> bool:
-        saving = self._checkpoints.saving
-        late = saving.every_s is not None and self._now_s() - self._taken_s >= saving.every_s
-        far = saving.every_steps is not None and clock - self._taken_clock >= saving.every_steps
-        return self._world.was_asked_to_save() or late or far
 
     def _point(self, clock: int) -> QuiescentPoint:
         source = self._batches

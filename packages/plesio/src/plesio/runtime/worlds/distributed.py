@@ -352,10 +352,7 @@ class DistributedWorld:
     ) -> None:
         """Take leave, wait until the records are closed, and let go of the run.
 
-        Args:
-            status: How it ended for this worker.
-            error: Why it failed, if it did.
-            in_rack: Whether this worker is one of a rack that shares the store: other racks go on without it.
+        ``in_rack``: it is one of a rack that shares the store, and other racks go on without it.
 
         Raises:
             TransportError: The server did not answer.

@@ -8,13 +8,11 @@ memory.
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plesio.core.errors import TransportError
 from plesio.cost.host_costs import HostCosts
 from plesio.protocol.message import kind_of
 from plesio.protocol.to_server import Join
@@ -22,15 +20,14 @@ from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refusal, Traffic
 from plesio.runtime.transport.wire import EMPTY
 from plesio.runtime.worlds.virtual.fabric import Fabric
-from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
-__all__ = ["ControlLine", "ServerConnections", "VirtualServer", "WorkerLine"]
+__all__ = ["BULK_BYTES", "ControlLine", "ServerConnections", "VirtualServer", "json_bytes"]
 
 _CONTROL_BYTES = 60
 """Head and encryption of a control message on the wire."""
 _JOIN_BYTES = 500
 """Size of a worker's message to join: whichever folder and machine it names, a simulation stays the same."""
-_BULK_BYTES = 80
+BULK_BYTES = 80
 """Heads and framing of a bulk message."""
 
 
@@ -51,7 +48,7 @@ class _JsonBytes:
         return self._num_bytes
 
 
-_json_bytes = _JsonBytes()
+json_bytes = _JsonBytes()
 
 
 class ArrayPool:
@@ -108,7 +105,7 @@ class ServerConnections:
         line = self.lines.get(peer)
         if line is None:
             return False
-        num_bytes = _CONTROL_BYTES + _json_bytes(body)
+        num_bytes = _CONTROL_BYTES + json_bytes(body)
         self.traffic.tcp.sent_payload += num_bytes
         control = Control(peer=b"", kind=kind, generation=self.generation, body=body)
         line.to_worker.send(num_bytes, lambda: line.deliver(control))
@@ -126,7 +123,7 @@ class ServerConnections:
         if line is None:
             return None
         bulk = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8))
-        num_bytes = _BULK_BYTES + _json_bytes(meta) + payload.nbytes
+        num_bytes = BULK_BYTES + json_bytes(meta) + payload.nbytes
         self.traffic.of("ipc" if line.host == self.host else "tcp").sent_payload += num_bytes
         self._queue.answer(lambda: line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk)))
         return bulk
@@ -253,7 +250,7 @@ class ControlLine:
             self._on_arrival(incoming)
 
     def send(self, kind: int, body: Mapping[str, Any]) -> None:
-        num_bytes = _JOIN_BYTES if kind == kind_of(Join) else _CONTROL_BYTES + _json_bytes(body)
+        num_bytes = _JOIN_BYTES if kind == kind_of(Join) else _CONTROL_BYTES + json_bytes(body)
         self.traffic.tcp.sent_payload += num_bytes
         self._carry(Control(peer=self.identity, kind=kind, generation=self.generation, body=body), num_bytes, work=0)
 
@@ -283,88 +280,3 @@ class ControlLine:
         """Leave the server; it does not act on it."""
         self._open = False
         self._server.connections.lines.pop(self.identity, None)
-
-
-@dataclass(slots=True)
-class _Owner:
-    """The thread that a line belongs to."""
-
-    scheduler: Scheduler
-    turn: ThreadTurn
-    costs: HostCosts
-    work: Callable[[float], None]
-
-
-class WorkerLine(ControlLine):
-    """A worker's connection to one server, for control and bulk messages.
-
-    Args:
-        costs: Processor time of packing.
-        work: Lets the worker work for so many seconds.
-    """
-
-    def __init__(
-        self,
-        identity: bytes,
-        *,
-        host: int,
-        server: VirtualServer,
-        memory: ArrayPool,
-        scheduler: Scheduler,
-        turn: ThreadTurn,
-        costs: HostCosts,
-        work: Callable[[float], None],
-    ) -> None:
-        self._inbox: deque[Control | Bulk] = deque()
-        self._polled = False
-        self._memory = memory
-        self._owner = _Owner(scheduler, turn, costs, work)
-        super().__init__(identity, host=host, server=server, on_arrival=self._take_in)
-
-    def _take_in(self, incoming: Control | Bulk) -> None:
-        self._inbox.append(incoming)
-        if self._polled:
-            self._owner.scheduler.wake(self._owner.turn)
-
-    def _begin(self, action: Callable[[], None]) -> None:
-        self._owner.scheduler.do(self._owner.turn, action)
-
-    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
-        self.send(kind, body)
-
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        return self._memory.stage(num_bytes)
-
-    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY) -> object:
-        """Queue a bulk message; the worker spends the time that packing it takes."""
-        view = payload.reshape(-1).view(np.uint8)
-        if view.size:
-            self._owner.work(self._owner.costs.pack(view.size, further=self._server.index > 0))
-        num_bytes = _BULK_BYTES + _json_bytes(meta) + view.size
-        link: Literal["ipc", "tcp"] = "ipc" if self.host == self._server.connections.host else "tcp"
-        self.traffic.of(link).sent_payload += num_bytes
-        bulk = Bulk(peer=self.identity, header=header, meta=meta or {}, payload=view)
-        self._carry(bulk, num_bytes, work=view.size)
-        return bulk
-
-    def poll(self, timeout_s: float) -> list[Control | Bulk]:
-        """Return what has arrived; wait for the first at most ``timeout_s`` virtual seconds, or until woken."""
-        if not self._open:
-            self._owner.scheduler.meet(self._owner.turn)
-            raise TransportError("this worker has left the job")
-        if not self._inbox and timeout_s > 0:
-            self._polled = True
-            self._owner.scheduler.wait(self._owner.turn, timeout_s)
-            self._polled = False
-        arrived = list(self._inbox)
-        self._inbox.clear()
-        unpacked = sum(one.payload.size for one in arrived if isinstance(one, Bulk))
-        if unpacked:
-            self._owner.work(self._owner.costs.pack(unpacked, further=self._server.index > 0))
-        return arrived
-
-    def check(self) -> None:
-        """Do nothing: no server is lost here."""
-
-    def release(self, bulk: Bulk) -> None:
-        self._memory.release(bulk)

@@ -1,7 +1,7 @@
 """Collectives among the threads of the virtual world: the sums are real, their times are modelled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -25,6 +25,7 @@ class _Operation:
     done: bool = False
 
 
+@dataclass(eq=False)
 class Meeting:
     """The common state of a group's ranks.
 
@@ -35,22 +36,15 @@ class Meeting:
         all_gather_s: The same for an all-gather, of so many bytes in all.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        scheduler: Scheduler,
-        all_reduce_s: Callable[[int, float], float],
-        bucket_s: Callable[[int, float], float],
-        broadcast_s: Callable[[int, float], float],
-        all_gather_s: Callable[[int, float], float],
-    ) -> None:
-        self.size = size
-        self.scheduler = scheduler
-        self.all_reduce_s = all_reduce_s
-        self.bucket_s = bucket_s
-        self.broadcast_s = broadcast_s
-        self.all_gather_s = all_gather_s
+    size: int
+    _: KW_ONLY
+    scheduler: Scheduler
+    all_reduce_s: Callable[[int, float], float]
+    bucket_s: Callable[[int, float], float]
+    broadcast_s: Callable[[int, float], float]
+    all_gather_s: Callable[[int, float], float]
+
+    def __post_init__(self) -> None:
         self.broken = False
         self._operations: dict[int, _Operation] = {}
         self._free_at_s = 0.0
@@ -98,19 +92,20 @@ class Meeting:
             self.scheduler.wait(turn)
 
 
+@dataclass(eq=False)
 class _Pending:
-    def __init__(self, meeting: Meeting, operation: _Operation, turn: ThreadTurn, *, began_s: float) -> None:
-        self._meeting = meeting
-        self._operation = operation
-        self._turn = turn
-        self._began_s = began_s
+    meeting: Meeting
+    operation: _Operation
+    turn: ThreadTurn
+    _: KW_ONLY
+    began_s: float
 
     def wait(self) -> None:
-        self._meeting.wait(self._operation, self._turn)
+        self.meeting.wait(self.operation, self.turn)
 
     def took_s(self) -> float:
         """Return the seconds from when this rank began it until it was over."""
-        return self._operation.ended_s - self._began_s
+        return self.operation.ended_s - self.began_s
 
 
 class _Gathering:
@@ -133,6 +128,7 @@ class _PartMaker(Protocol):
     def __call__(self, ranks: Sequence[int], beside: Sequence[Sequence[int]]) -> "VirtualGroup": ...
 
 
+@dataclass(eq=False)
 class VirtualGroup:
     """One rank's view of the group.
 
@@ -143,40 +139,32 @@ class VirtualGroup:
         part: Makes groups of some of the ranks.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        *,
-        meeting: Meeting,
-        turn: ThreadTurn,
-        count_bytes: Callable[[str, int], None],
-        backward_s: Callable[[], float],
-        rack: int,
-        part: _PartMaker,
-    ) -> None:
-        self.rank = rank
-        self.size = meeting.size
-        self.rack = rack
-        self._meeting = meeting
-        self._turn = turn
-        self._count_bytes = count_bytes
-        self._backward_s = backward_s
-        self._part = part
+    rank: int
+    _: KW_ONLY
+    meeting: Meeting
+    turn: ThreadTurn
+    count_bytes: Callable[[str, int], None]
+    backward_s: Callable[[], float]
+    rack: int
+    part: _PartMaker
+
+    def __post_init__(self) -> None:
+        self.size = self.meeting.size
         self._parts: dict[tuple[tuple[int, ...], ...], VirtualGroup | None] = {}
         self._num_collectives = 0
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
         num_bytes = tensor.numel() * tensor.element_size()
-        self._count_bytes("broadcast", num_bytes)
+        self.count_bytes("broadcast", num_bytes)
         self._begin(
-            tensor, duration_s=partial(self._meeting.broadcast_s, num_bytes), result=partial(_copy_from, source)
+            tensor, duration_s=partial(self.meeting.broadcast_s, num_bytes), result=partial(_copy_from, source)
         ).wait()
 
     def all_reduce(self, tensor: torch.Tensor) -> _Pending:
         """Begin to overwrite ``tensor`` with the sum over the ranks, added up in their order."""
         num_bytes = tensor.numel() * tensor.element_size()
-        self._count_bytes("all_reduce", num_bytes)
-        return self._begin(tensor, duration_s=partial(self._meeting.all_reduce_s, num_bytes), result=_sum)
+        self.count_bytes("all_reduce", num_bytes)
+        return self._begin(tensor, duration_s=partial(self.meeting.all_reduce_s, num_bytes), result=_sum)
 
     def all_reduce_gradient(self, gradient: torch.Tensor) -> _Pending:
         """Begin to overwrite ``gradient`` with the sum over the ranks, in DDP's buckets behind the backward pass.
@@ -186,27 +174,27 @@ class VirtualGroup:
         num_bytes = gradient.numel() * gradient.element_size()
         if num_bytes <= DDP_FIRST_CAP_BYTES:
             return self.all_reduce(gradient)
-        self._count_bytes("all_reduce", num_bytes)
+        self.count_bytes("all_reduce", num_bytes)
         return self._begin(
             gradient,
-            duration_s=partial(_ddp_s, num_bytes, backward_s=self._backward_s(), bucket_s=self._meeting.bucket_s),
+            duration_s=partial(_ddp_s, num_bytes, backward_s=self.backward_s(), bucket_s=self.meeting.bucket_s),
             result=_sum,
         )
 
     def all_gather(self, tensor: torch.Tensor) -> _Gathering:
         num_bytes = self.size * tensor.numel() * tensor.element_size()
-        self._count_bytes("all_gather", num_bytes)
+        self.count_bytes("all_gather", num_bytes)
         parts = tensor.new_empty((self.size, *tensor.shape))
         parts[self.rank].copy_(tensor)
-        duration_s = partial(self._meeting.all_gather_s, num_bytes)
+        duration_s = partial(self.meeting.all_gather_s, num_bytes)
         return _Gathering(self._begin(parts, duration_s=duration_s, result=_copy_own), parts)
 
     def all_to_all(self, rows: torch.Tensor) -> _Gathering:
         """Begin to send row r of ``rows`` to rank r; takes as long as an all-gather of as many bytes."""
         num_bytes = rows.numel() * rows.element_size()
-        self._count_bytes("all_to_all", num_bytes)
+        self.count_bytes("all_to_all", num_bytes)
         rows = rows.clone()
-        duration_s = partial(self._meeting.all_gather_s, num_bytes)
+        duration_s = partial(self.meeting.all_gather_s, num_bytes)
         return _Gathering(self._begin(rows, duration_s=duration_s, result=_transpose), rows)
 
     def split(self, parts: Sequence[Sequence[int]]) -> "VirtualGroup | None":
@@ -215,7 +203,7 @@ class VirtualGroup:
         if key not in self._parts:
             own = next((part for part in key if self.rank in part), None)
             others = [part for part in key if part != own]
-            self._parts[key] = None if own is None else self._part(own, others)
+            self._parts[key] = None if own is None else self.part(own, others)
         return self._parts[key]
 
     def _begin(
@@ -226,9 +214,9 @@ class VirtualGroup:
         result: Callable[[dict[int, torch.Tensor]], None],
     ) -> _Pending:
         number, self._num_collectives = self._num_collectives, self._num_collectives + 1
-        at_s = self._meeting.scheduler.now_s(self._turn)
-        operation = self._meeting.come(number, self.rank, tensor, at_s=at_s, duration_s=duration_s, result=result)
-        return _Pending(self._meeting, operation, self._turn, began_s=at_s)
+        at_s = self.meeting.scheduler.now_s(self.turn)
+        operation = self.meeting.come(number, self.rank, tensor, at_s=at_s, duration_s=duration_s, result=result)
+        return _Pending(self.meeting, operation, self.turn, began_s=at_s)
 
 
 def _ddp_s(num_bytes: int, since_s: float, *, backward_s: float, bucket_s: Callable[[int, float], float]) -> float:

@@ -1,29 +1,33 @@
 """A virtual worker's membership in its job: what `plesio.runtime.job.Job` is on real sockets."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from plesio.core.clock import Clock
-from plesio.core.errors import PlesioError, WorkerLostError
+from plesio.core.errors import PlesioError, TransportError, WorkerLostError
 from plesio.protocol.figures import Report
 from plesio.protocol.message import decode, encode
 from plesio.protocol.peers import heartbeat_identity, worker_identity
 from plesio.protocol.to_server import Heartbeat, Holding
 from plesio.protocol.to_worker import Alive, Expelled, Hold, Lost, Regrouping
 from plesio.runtime.coordinator.ledger import World
-from plesio.runtime.transport import Bulk, Control
+from plesio.runtime.transport import Bulk, Control, Header
+from plesio.runtime.transport.wire import EMPTY
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.peer_watch import Unwatched, Watch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 from plesio.runtime.worlds.virtual.board import VirtualBoard
-from plesio.runtime.worlds.virtual.connections import ControlLine, WorkerLine
+from plesio.runtime.worlds.virtual.connections import BULK_BYTES, ControlLine, VirtualServer, json_bytes
 from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.group import VirtualGroup
 from plesio.runtime.worlds.virtual.links import VirtualLinks
@@ -33,6 +37,70 @@ __all__ = ["VirtualJob"]
 
 LATE_S = 60.0
 """How long a worker that comes late waits for the run that it joins: as long as in real time (`plesio.runtime.job`)."""
+
+
+class WorkerLine(ControlLine):
+    """A worker's connection to one server, for control and bulk messages."""
+
+    def __init__(
+        self, identity: bytes, *, host: int, server: VirtualServer, deployment: Deployment, turn: ThreadTurn
+    ) -> None:
+        self._inbox: deque[Control | Bulk] = deque()
+        self._polled = False
+        self._deployment, self._turn = deployment, turn
+        super().__init__(identity, host=host, server=server, on_arrival=self._take_in)
+
+    def _take_in(self, incoming: Control | Bulk) -> None:
+        self._inbox.append(incoming)
+        if self._polled:
+            self._deployment.scheduler.wake(self._turn)
+
+    def _begin(self, action: Callable[[], None]) -> None:
+        self._deployment.scheduler.do(self._turn, action)
+
+    def send_control(self, kind: int, body: Mapping[str, Any]) -> None:
+        self.send(kind, body)
+
+    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+        return self._deployment.memory.stage(num_bytes)
+
+    def push(self, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY) -> object:
+        """Queue a bulk message; the worker spends the time that packing it takes."""
+        view = payload.reshape(-1).view(np.uint8)
+        if view.size:
+            self._work_on(view.size)
+        num_bytes = BULK_BYTES + json_bytes(meta) + view.size
+        link: Literal["ipc", "tcp"] = "ipc" if self.host == self._server.connections.host else "tcp"
+        self.traffic.of(link).sent_payload += num_bytes
+        bulk = Bulk(peer=self.identity, header=header, meta=meta or {}, payload=view)
+        self._carry(bulk, num_bytes, work=view.size)
+        return bulk
+
+    def _work_on(self, num_bytes: int) -> None:
+        work_s = self._deployment.costs.pack(num_bytes, further=self._server.index > 0)
+        self._deployment.work(self._turn, host=self.host, work_s=work_s)
+
+    def poll(self, timeout_s: float) -> list[Control | Bulk]:
+        """Return what has arrived; wait for the first at most ``timeout_s`` virtual seconds, or until woken."""
+        if not self._open:
+            self._deployment.scheduler.meet(self._turn)
+            raise TransportError("this worker has left the job")
+        if not self._inbox and timeout_s > 0:
+            self._polled = True
+            self._deployment.scheduler.wait(self._turn, timeout_s)
+            self._polled = False
+        arrived = list(self._inbox)
+        self._inbox.clear()
+        unpacked = sum(one.payload.size for one in arrived if isinstance(one, Bulk))
+        if unpacked:
+            self._work_on(unpacked)
+        return arrived
+
+    def check(self) -> None:
+        """Do nothing: no server is lost here."""
+
+    def release(self, bulk: Bulk) -> None:
+        self._deployment.memory.release(bulk)
 
 
 class VirtualClock:
@@ -203,17 +271,11 @@ class VirtualJob:
                     worker_identity(self.place.rank).encode(),
                     host=self._host,
                     server=self._deployment.server(len(self._lines)),
-                    memory=self._deployment.memory,
-                    scheduler=self._deployment.scheduler,
+                    deployment=self._deployment,
                     turn=self._turn,
-                    costs=self._deployment.costs,
-                    work=self._work,
                 )
             )
         return self._lines[:count]
-
-    def _work(self, work_s: float) -> None:
-        self._deployment.work(self._turn, host=self._host, work_s=work_s)
 
     def heartbeat(self) -> _Pulse:
         """Start the sign of life, which also receives what this worker must know at once."""
