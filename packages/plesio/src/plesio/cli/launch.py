@@ -50,11 +50,7 @@ Restarts = Annotated[
 ]
 Print = Annotated[bool, typer.Option("--print", help="Show it on standard output, and submit nothing.")]
 
-app = Commands(
-    name="launch",
-    help="Run a training script by Slurm, Kubernetes or TorchX.",
-    epilog=EXAMPLES,
-)
+app = Commands(name="launch", help="Run a training script by Slurm, Kubernetes or TorchX.", epilog=EXAMPLES)
 
 
 def _command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

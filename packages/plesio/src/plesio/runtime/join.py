@@ -246,11 +246,7 @@ class _Run:
             steps.go_on_from(checkpoints.saving.clock)
             snapshots.passed(0 if checkpoints.point is None else checkpoints.point.samples)
             sharing = AloneSaving(
-                exchange,
-                checkpoints=checkpoints,
-                world=world,
-                policy=self.policy.title,
-                timeline=timeline,
+                exchange, checkpoints=checkpoints, world=world, policy=self.policy.title, timeline=timeline
             )
         return Session(
             self.replica,
@@ -281,14 +277,7 @@ class _Run:
         _own[:] = [weakref.ref(session)]
         return session
 
-    def _in_job(
-        self,
-        job: JobHandle,
-        *,
-        owns_job: bool,
-        racks: Racks,
-        total_samples: int | None,
-    ) -> Session:
+    def _in_job(self, job: JobHandle, *, owns_job: bool, racks: Racks, total_samples: int | None) -> Session:
         policy, place, rank = self.policy, job.place, job.place.rank
         with contextlib.ExitStack() as undo:
             if owns_job:

@@ -79,13 +79,7 @@ def late_island_commands(
 
 
 def worker_environment(
-    base: Mapping[str, str],
-    *,
-    rank: int,
-    world_size: int,
-    master: tuple[str, int],
-    secret: str,
-    site: Site = THIS_HOST,
+    base: Mapping[str, str], *, rank: int, world_size: int, master: tuple[str, int], secret: str, site: Site = THIS_HOST
 ) -> dict[str, str]:
     """Extend ``base`` by torchrun's variables and the secret for one worker; the job's store listens at ``master``."""
     host, master_port = master

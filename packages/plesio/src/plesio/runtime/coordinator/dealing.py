@@ -172,11 +172,7 @@ class GuidedDealer(Dealer):
         batch_s = {rival: 1 / (1 + num) for rival, num in steps.items()}  # in any unit of time
         sizes = {rival: self._size(rival) for rival in batch_s}
         finishes = [
-            (
-                (1 - -held[rival] // (self._batch_size * sizes[rival])) * batch_s[rival],
-                rival != worker,
-                rival,
-            )
+            ((1 - -held[rival] // (self._batch_size * sizes[rival])) * batch_s[rival], rival != worker, rival)
             for rival in batch_s
         ]
         heapq.heapify(finishes)

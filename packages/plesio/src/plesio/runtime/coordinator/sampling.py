@@ -99,13 +99,7 @@ class Sampling:
         yield from self._members.tell_racks(self._stage.let_go(), self._stage.stays())
 
     def _give(
-        self,
-        worker: int,
-        *,
-        plan: int,
-        block: Block | None,
-        wakes: bool = False,
-        early: bool = False,
+        self, worker: int, *, plan: int, block: Block | None, wakes: bool = False, early: bool = False
     ) -> Answers:
         """Tell a worker its block.
 

@@ -97,6 +97,5 @@ def lost(error: PeerGoneError, place: GridPlace, setting: GridSetting) -> Worker
     rest = {0: "it is the only one", 1: "the other goes on"}.get(others, f"the other {others} go on")
     first = place.group * setting.stages
     return WorkerLostError(
-        f"{error}: group {place.group} of the grid ends; {rest}",
-        ranks=tuple(range(first, first + setting.stages)),
+        f"{error}: group {place.group} of the grid ends; {rest}", ranks=tuple(range(first, first + setting.stages))
     )

@@ -134,14 +134,7 @@ class GridRecords:
             return self.past.evaluated(self._measure(composed, mean, metric, goal, samples=samples, at_s=at_s))
 
     def _measure(
-        self,
-        composed: Composed,
-        mean: tuple[State, float],
-        metric: Metric,
-        goal: Goals,
-        *,
-        samples: int,
-        at_s: float,
+        self, composed: Composed, mean: tuple[State, float], metric: Metric, goal: Goals, *, samples: int, at_s: float
     ) -> Found:
         state, distance = mean
         with composed.network.loaded(state):

@@ -22,16 +22,7 @@ from msgspec.structs import replace
 from plesio.core.clock import Clock
 from plesio.core.errors import TransportError
 from plesio.policies import Arrived
-from plesio.protocol.bulk import (
-    BulkFromWorker,
-    Initial,
-    Initialised,
-    Pull,
-    Pulled,
-    Push,
-    Shared,
-    SharedRequest,
-)
+from plesio.protocol.bulk import BulkFromWorker, Initial, Initialised, Pull, Pulled, Push, Shared, SharedRequest
 from plesio.protocol.effects import (
     AdmitOrder,
     ApplyOrder,
@@ -205,11 +196,7 @@ class ShardServer:
         bulk = told[0].bulk
         header = bulk.header
         shard.push(
-            header.worker,
-            clock=header.clock,
-            payloads=_payloads(told),
-            groups=push.groups,
-            num_steps=push.num_steps,
+            header.worker, clock=header.clock, payloads=_payloads(told), groups=push.groups, num_steps=push.num_steps
         )
         if told[0].part is None:
             self._pushes[header.worker, header.clock] = bulk
@@ -267,11 +254,7 @@ class ShardServer:
 
     def _reply(self, header: Header, kind: int, *, version: int) -> Header:
         return Header(
-            kind=kind,
-            generation=header.generation,
-            worker=header.worker,
-            base_version=version,
-            request=header.request,
+            kind=kind, generation=header.generation, worker=header.worker, base_version=version, request=header.request
         )
 
     def carry_out(self, orders: Iterable[Order]) -> None:

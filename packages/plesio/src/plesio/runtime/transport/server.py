@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.bulk_memory import BulkMemory
-from plesio.runtime.transport.channels import (
-    HELLO,
-    WELCOME,
-    ControlChannel,
-    Membership,
-)
+from plesio.runtime.transport.channels import HELLO, WELCOME, ControlChannel, Membership
 from plesio.runtime.transport.data_channel import DataChannel, PeerLink
 from plesio.runtime.transport.outbox import Sending
 from plesio.runtime.transport.seal import Seal, new_seal_key
@@ -103,10 +98,7 @@ class ServerEndpoint:
 
     def _open_sockets(self, keys: JobKeys, *, names: Names) -> None:
         self._zap = ZapHandler(
-            self._context,
-            key_ring=KeyRing(keys, names=names),
-            tickets=self._tickets,
-            on_refused=self._note_denied,
+            self._context, key_ring=KeyRing(keys, names=names), tickets=self._tickets, on_refused=self._note_denied
         )
         # control: CURVE keys are checked by the handler; data: the handler checks tickets, and messages are sealed
         control, data = self._router(pieces=None), self._router(pieces=self._no_link.pieces)

@@ -218,13 +218,7 @@ def job_digest(job: str) -> int:
 
 
 def encode_chunk(
-    header: Header,
-    *,
-    job: int,
-    total_bytes: int,
-    offset: int,
-    meta: Mapping[str, Any] | None,
-    form: Form = Form.PART,
+    header: Header, *, job: int, total_bytes: int, offset: int, meta: Mapping[str, Any] | None, form: Form = Form.PART
 ) -> bytes:
     """Encode the head frame of a chunk.
 

@@ -58,10 +58,7 @@ class AloneSaving:
     def batch_source(self, figures: PlanFigures, *, plan: int) -> BatchSource:
         self._plan, self._figures = plan, figures
         self._batches = SynchronousBatches(
-            figures.whole(),
-            batch_size=figures.batch_size,
-            plan=plan,
-            rounds=self._world.rounds,
+            figures.whole(), batch_size=figures.batch_size, plan=plan, rounds=self._world.rounds
         )
         return self._batches
 

@@ -112,12 +112,7 @@ class ServerConnections:
         return True
 
     def send(
-        self,
-        peer: bytes,
-        header: Header,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        payload: NDArray[Any] = EMPTY,
+        self, peer: bytes, header: Header, *, meta: Mapping[str, Any] | None = None, payload: NDArray[Any] = EMPTY
     ) -> object:
         line = self.lines.get(peer)
         if line is None:

@@ -180,10 +180,7 @@ class Deployment:
             first = None
             if index > 0:
                 first = ControlLine(
-                    server_identity(index).encode(),
-                    host=host,
-                    server=self._servers[0],
-                    on_arrival=server.obey,
+                    server_identity(index).encode(), host=host, server=self._servers[0], on_arrival=server.obey
                 )
             return JobServer(
                 index,
