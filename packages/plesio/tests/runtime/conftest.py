@@ -1,6 +1,6 @@
 import pytest
 
-from plesio.runtime.launcher import listen, serve_store
+from plesio.runtime.job_store import listen, serve_store
 
 
 @pytest.fixture(scope="session", autouse=True)

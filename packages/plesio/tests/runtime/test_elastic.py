@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from plesio.core.results import RunResult, read_results
-from plesio.runtime.launcher import listen
+from plesio.runtime.job_store import listen
 from plesio.testing import LocalJob
 
 pytestmark = pytest.mark.timeout(180)

@@ -18,7 +18,8 @@ import pytest
 
 from plesio.core.errors import ConfigError, TransportError
 from plesio.runtime import worker_output
-from plesio.runtime.launcher import JoinDefaults, launch, listen
+from plesio.runtime.job_store import listen
+from plesio.runtime.launcher import JoinDefaults, launch
 from plesio.runtime.supervisor import WorkerCommand, supervise
 from plesio.runtime.worker_output import Output, Screen
 

@@ -19,7 +19,7 @@ from plesio.core.errors import ConfigError, ExchangeError, TaskError, TransportE
 from plesio.core.results import read_results
 from plesio.core.trace import read_trace
 from plesio.runtime.job import Job
-from plesio.runtime.launcher import listen, serve_store
+from plesio.runtime.job_store import listen, serve_store
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import Ending, LocalJob
 

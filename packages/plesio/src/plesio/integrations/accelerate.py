@@ -27,8 +27,6 @@ from plesio.policies import Policy
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.session import Session
 
-__all__ = ["PlesioAccelerator"]
-
 if WorkerPlace.from_environment() is not None and not torch.accelerator.is_available():
     os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 

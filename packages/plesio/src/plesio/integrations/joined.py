@@ -23,8 +23,6 @@ from plesio.runtime.worker.loops import num_samples
 from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.session import Session
 
-__all__ = ["ALL_DEVICES", "begin", "checked_policy", "counted", "leave", "optimizers_of"]
-
 ALL_DEVICES = "cpu:gloo,cuda:nccl"
 """Backends of a process group that workers on GPUs have in common."""
 

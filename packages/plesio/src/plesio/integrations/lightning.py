@@ -32,8 +32,6 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.loops import num_samples
 from plesio.runtime.worker.session import Session
 
-__all__ = ["PlesioFabricStrategy", "PlesioStrategy"]
-
 
 class PlesioStrategy(DDPStrategy):
     """A strategy of Lightning's Trainer whose workers exchange by a policy.

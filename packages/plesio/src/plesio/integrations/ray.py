@@ -28,8 +28,6 @@ from plesio.runtime.worker.environment import POLICY_VARIABLE
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["PlesioConfig"]
-
 
 class PlesioConfig(TorchConfig):
     """A ``torch_config`` under which the workers of a ``TorchTrainer`` join one run by `plesio.join`.

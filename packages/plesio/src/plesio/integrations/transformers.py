@@ -8,8 +8,6 @@ from transformers import Trainer
 from plesio.integrations.accelerate import PlesioAccelerator
 from plesio.policies import Policy
 
-__all__ = ["PlesioTrainer"]
-
 
 class PlesioTrainer(Trainer):
     """A `Trainer` whose workers exchange by a policy instead of by DDP; ``TrainingArguments`` are the same.

@@ -11,22 +11,6 @@ from plesio.protocol.figures import Snapshot
 from plesio.protocol.message import Message
 from plesio.protocol.to_server import Finished
 
-__all__ = [
-    "BlockRow",
-    "BulkFromWorker",
-    "Initial",
-    "Initialised",
-    "IslandPart",
-    "OptimizerSpec",
-    "Pull",
-    "Pulled",
-    "Push",
-    "Shared",
-    "SharedRequest",
-    "SliceRow",
-    "Table",
-]
-
 Table = list[list[list[Any]]]
 """An optimizer's state; see `plesio.runtime.parameters.optimizer_state`."""
 BlockRow = tuple[int, int, int, int, int]

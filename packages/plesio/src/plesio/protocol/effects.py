@@ -6,22 +6,6 @@ from plesio.core.records import Record, from_values, to_values
 from plesio.protocol.message import Message
 from plesio.protocol.to_worker import ToWorker
 
-__all__ = [
-    "AdmitOrder",
-    "ApplyOrder",
-    "CreditOrder",
-    "DropOrder",
-    "Effect",
-    "EndRun",
-    "FromFirst",
-    "HaltOrder",
-    "Order",
-    "Orders",
-    "SnapshotOrder",
-    "StayOrder",
-    "Tell",
-]
-
 
 def _name(name: str) -> str:
     return name.removesuffix("Order").lower()

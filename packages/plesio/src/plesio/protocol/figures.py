@@ -9,8 +9,6 @@ from plesio.core.arguments import check_fields
 from plesio.core.results import Goal, MemorySplit, Utilisation
 from plesio.core.within import SEED
 
-__all__ = ["Alike", "Report", "RunFigures", "RunInfo", "Snapshot", "Status", "Within", "WorkerFigure"]
-
 Status = Literal["finished", "interrupted", "failed"]
 Alike = Literal["rates", "order", "subset", "stream"]
 """Learning rates after so many evaluations; of a loop over the data, digests of its order, subset or first batches."""

@@ -11,8 +11,6 @@ from typing import Any, ClassVar, Self, get_args
 from plesio.core.errors import DataError, TransportError
 from plesio.core.records import Record, from_values, to_values
 
-__all__ = ["Message", "decode", "encode", "kind_of"]
-
 _TAG = "kind"
 
 

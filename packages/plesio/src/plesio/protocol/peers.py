@@ -1,15 +1,5 @@
 """The names of the connections between workers and servers."""
 
-__all__ = [
-    "heartbeat_identity",
-    "names_of",
-    "observer_identity",
-    "part_identity",
-    "server_identity",
-    "worker_identity",
-    "worker_of",
-]
-
 
 def worker_identity(rank: int) -> str:
     return f"worker-{rank}"

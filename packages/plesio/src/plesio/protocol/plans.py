@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from plesio.core.records import Record
 
-__all__ = ["Block", "PlanFigures", "Remainder", "Span", "cut", "num_rounds"]
-
 
 class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Positions ``start`` to ``stop`` (exclusive) of the order of one epoch, which counts from the plan's first."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from plesio.core.records import Record
 
-__all__ = ["Position", "common_clock", "common_plan", "leader_of", "sources_of"]
-
 
 class Position(Record, frozen=True, kw_only=True):
     """The position of one worker. Rounds are counted from the beginning of the generation ``base``.

@@ -7,8 +7,6 @@ import msgspec
 from plesio.core.records import Record
 from plesio.protocol.message import Message
 
-__all__ = ["EntryAcknowledged", "ReplicationEntry"]
-
 
 class ReplicationEntry(Record, frozen=True, kw_only=True):
     """One thing that a server acts on; of a bulk message all but the payload.

@@ -14,37 +14,6 @@ from plesio.protocol.message import Message
 from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.positions import Position
 
-__all__ = [
-    "Distrusted",
-    "Ended",
-    "EvaluationRequest",
-    "Evaluations",
-    "Finish",
-    "Finished",
-    "FromWorker",
-    "Goodbye",
-    "Heartbeat",
-    "Holding",
-    "Join",
-    "LeaseRequest",
-    "Leave",
-    "NotFinite",
-    "PartArrived",
-    "PositionReport",
-    "ProgressRequest",
-    "Regrouped",
-    "Release",
-    "ResultRequest",
-    "Review",
-    "SaveRequest",
-    "Saving",
-    "ServerStatePage",
-    "Serves",
-    "StageStop",
-    "ToServer",
-    "UpdateHead",
-]
-
 MAX_MEMBERS = 4096
 """Workers, and servers, that a run can have."""
 

@@ -10,31 +10,6 @@ from plesio.protocol.message import Message
 from plesio.protocol.plans import Block, Remainder
 from plesio.protocol.positions import Position
 
-__all__ = [
-    "Alive",
-    "Entered",
-    "Expelled",
-    "Failed",
-    "Hold",
-    "KnownEvaluation",
-    "Lease",
-    "Lost",
-    "MayLeave",
-    "Progress",
-    "Regroup",
-    "Regrouping",
-    "Result",
-    "RunEnded",
-    "ServerState",
-    "StageEnd",
-    "Start",
-    "Steering",
-    "Stop",
-    "ToWorker",
-    "UpdateRefused",
-]
-
-
 _PAGE_CHARACTERS = 2**20
 
 

@@ -17,8 +17,6 @@ from plesio.runtime.worker_output import Outlet
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["HostedJob"]
-
 
 class HostedJob:
     """A job under way and its store, which is there from `begin` on and as long as this refers to it.

@@ -19,8 +19,6 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.island import Island
 
-__all__ = ["asked_for", "island", "island_of"]
-
 _made: list[Island] = []
 """This process's, when it has been asked for."""
 

@@ -15,8 +15,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from plesio.runtime.job_store import reach
 from plesio.runtime.worker.environment import WorkerPlace
 
-__all__ = ["IslandWatch"]
-
 LOOK_S = 0.5
 """How often a rank looks."""
 _TIMEOUT_S = 10.0

@@ -33,8 +33,6 @@ from plesio.runtime.worker.heartbeat import HeartbeatSender
 from plesio.runtime.worker.peer_watch import PeerWatch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 
-__all__ = ["Job"]
-
 MEET_S = 60.0
 """How long processes wait for each other at the start."""
 

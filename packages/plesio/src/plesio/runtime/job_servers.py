@@ -22,8 +22,6 @@ from plesio.runtime.transport.failover import FailoverConnection, FailoverContro
 from plesio.runtime.transport.seal import wants_encryption
 from plesio.runtime.worker.environment import WorkerPlace
 
-__all__ = ["JobServers"]
-
 _BACKUP = "backup/0"
 """Key of the addresses of server 0's backup in the job's store."""
 _OVER = "over"

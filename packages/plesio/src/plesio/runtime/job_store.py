@@ -17,20 +17,6 @@ from plesio.runtime.worker.environment import WorkerPlace
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = [
-    "ALONE_KEY",
-    "GRID_KEY",
-    "NEXT_PROCESS_KEY",
-    "NEXT_RANK_KEY",
-    "WORLD_SIZE_KEY",
-    "connect",
-    "listen",
-    "meeting_store_of",
-    "parse_address",
-    "reach",
-    "serve_store",
-]
-
 NEXT_RANK_KEY = "plesio/next_rank"
 """In the job's store: the rank that the next worker to join is given."""
 

@@ -53,8 +53,6 @@ from plesio.runtime.worlds.parts import Parts
 from plesio.runtime.worlds.run_terms import RunTerms
 from plesio.runtime.worlds.without_server import can_do_without_server
 
-__all__ = ["join"]
-
 _log = logging.getLogger(__name__)
 
 _PLAIN = JoinOptions()

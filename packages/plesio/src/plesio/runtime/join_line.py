@@ -7,8 +7,6 @@ from plesio.policies import parse_policy
 from plesio.runtime.checkpoints.setting import VARIABLE as CHECKPOINT_VARIABLE
 from plesio.runtime.worker.environment import ISLAND_VARIABLE, POLICY_VARIABLE, REPLICAS_VARIABLE
 
-__all__ = ["join_line", "trains_alone"]
-
 _SHARED_OPTIONS = {
     "--policy": POLICY_VARIABLE,
     "--replicas": REPLICAS_VARIABLE,

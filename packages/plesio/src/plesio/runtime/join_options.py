@@ -20,8 +20,6 @@ from plesio.runtime.worker.environment import REPLICAS_VARIABLE, WorkerPlace
 from plesio.runtime.worker.job_handle import Ambient, Chosen, JobHandle, ambient
 from plesio.runtime.worker.pacing import Pacer
 
-__all__ = ["JoinOptions", "checkpoints_of", "place_of", "surrounded"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:

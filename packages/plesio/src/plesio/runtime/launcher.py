@@ -36,7 +36,6 @@ from plesio.runtime.job_store import (
     connect,
     listen,
     parse_address,
-    serve_store,
 )
 from plesio.runtime.site import THIS_HOST, Site
 from plesio.runtime.started_islands import StartedIslands
@@ -56,8 +55,6 @@ from plesio.runtime.worker_output import Outlet
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-__all__ = ["JoinDefaults", "host_job", "launch", "listen", "serve_store"]
 
 _MOST_WORKERS = 4096
 """Far more than a machine has cores for, and few enough to be started at all."""

@@ -15,8 +15,6 @@ from plesio.core.errors import TransportError
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError, connect
 
-__all__ = ["REGROUP_TIMEOUT", "StoreBoard", "gloo_interface", "gpu_of", "meet", "meeting_store", "process_group"]
-
 REGROUP_TIMEOUT = timedelta(seconds=10)
 """How long workers that are known to live wait for each other when they form a new group."""
 POLL_S = 0.002

@@ -21,8 +21,6 @@ from plesio.protocol.to_server import ProgressRequest, ResultRequest
 from plesio.protocol.to_worker import Progress, Result
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys
 
-__all__ = ["Observed", "Observer", "server_in"]
-
 _MOST_OBSERVERS = 64
 
 Answer = TypeVar("Answer", bound=Message)

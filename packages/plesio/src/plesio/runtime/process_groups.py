@@ -19,8 +19,6 @@ from plesio.runtime.transport.tcp_traffic import present_ends
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup, connect
 
-__all__ = ["ProcessGroups"]
-
 
 class ProcessGroups:
     """One process's groups."""

@@ -12,8 +12,6 @@ from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks, find_host_racks
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish, answer_of_first
 
-__all__ = ["RackAgreement"]
-
 
 class RackAgreement:
     """One process's part in the agreements of one run after the other."""

@@ -28,8 +28,6 @@ from plesio.runtime.worker.environment import (
     WorkerPlace,
 )
 
-__all__ = ["Rendezvous"]
-
 _LOOK_S = 0.01
 """How often a process looks for a key that it waits for."""
 _NUMBERS = itertools.count()

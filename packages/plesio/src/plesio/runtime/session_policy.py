@@ -6,8 +6,6 @@ from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.worker.environment import POLICY_VARIABLE, launcher_policy
 from plesio.runtime.worker.job_handle import Ambient
 
-__all__ = ["policy_of", "stoppable"]
-
 
 def stoppable(policy: Policy, setting: CheckpointSetting | None) -> Policy:
     """Return the policy with moments at which all stop, where checkpoints need them; None are no checkpoints."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-__all__ = ["THIS_HOST", "HostEntry", "Site"]
-
 
 class HostEntry(Protocol):
     """The way onto a host; can be pickled."""

@@ -13,8 +13,6 @@ from typing import Any
 from plesio.core.errors import TransportError
 from plesio.runtime.server.process import ServerConfig
 
-__all__ = ["server_addresses", "start_server", "stop_server"]
-
 SERVER_STOP_S = 10.0
 START_S = 60.0
 """A server that does not listen by then is given up, and shows where it is."""

@@ -7,8 +7,6 @@ from plesio.core.units import counted, listed
 from plesio.runtime.supervisor import WorkerCommand
 from plesio.runtime.worker.environment import ISLAND_VARIABLE, island_sizes
 
-__all__ = ["StartedIslands"]
-
 
 @dataclass(frozen=True, slots=True)
 class StartedIslands:

@@ -37,8 +37,6 @@ from plesio.core.last_words import SUPERVISOR_VARIABLE, name_of_pipe
 from plesio.core.units import counted, named
 from plesio.runtime.worker_output import Errors, Outlet, Output, Screen, Words
 
-__all__ = ["GRACE_S", "JobOutcome", "WorkerCommand", "WorkerEnding", "supervise"]
-
 GRACE_S = 10.0
 """Seconds that workers have to end after each signal."""
 

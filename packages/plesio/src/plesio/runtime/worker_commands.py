@@ -15,8 +15,6 @@ from plesio.runtime.worker.environment import ISLAND_VARIABLE, late_island
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["MeetingPlace", "Program", "commands_of", "late_island_commands", "worker_environment"]
-
 
 @dataclass(frozen=True, slots=True)
 class Program:

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-__all__ = ["Errors", "Outlet", "Output", "Screen", "Words"]
-
 _MAX_LINE_BYTES = 1 << 16
 _BEGINS = (b"Traceback (most recent call last)", b"Exception ignored in")
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")

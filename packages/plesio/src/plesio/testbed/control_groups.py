@@ -11,8 +11,6 @@ from pathlib import Path
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["ControlGroup", "group_names", "remove_groups", "why_no_groups"]
-
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
 """Over which a host's share of the cores holds; the kernel's own 100 ms would let steps come in lumps."""

@@ -21,8 +21,6 @@ import msgspec
 from plesio.core.errors import PlesioError
 from plesio.core.extras import require
 
-__all__ = ["READY", "DelayLines", "Line"]
-
 READY = b"ready\n"
 """The process's message when the lines are there."""
 _STOP_S = 5.0

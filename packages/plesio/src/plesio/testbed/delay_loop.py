@@ -22,8 +22,6 @@ from plesio.sim.compiled import compiled
 from plesio.testbed.delay_line import READY, Line
 from plesio.testbed.namespaces import in_namespace
 
-__all__ = ["main"]
-
 _TUNSETIFF = 0x400454CA
 _TUNSETOFFLOAD = 0x400454D0
 _TUNSETVNETHDRSZ = 0x400454D8

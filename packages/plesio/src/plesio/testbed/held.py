@@ -21,8 +21,6 @@ from plesio.cost.cluster import parse_cluster
 from plesio.testbed.control_groups import group_names, remove_groups
 from plesio.testbed.testbed import FOLDER, Testbed, TestbedRecord, check_machine
 
-__all__ = ["Wish", "held", "hold", "let_go", "named", "remove_leftovers"]
-
 _NAME = re.compile(r"plesio-(\d+)-.+")
 _REMOVE_S = 30.0
 _READY = "ready"

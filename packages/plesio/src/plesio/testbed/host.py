@@ -11,8 +11,6 @@ from plesio.core.errors import PlesioError
 from plesio.cost.cluster import Cluster
 from plesio.testbed.namespaces import enter_namespace, in_namespace
 
-__all__ = ["INTERFACE", "Host", "InterfaceTraffic", "on_hosts_of_testbed"]
-
 INTERFACE = "nic"
 """A host's interface, in its namespace."""
 HEADER_BYTES = 66

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["enter_namespace", "in_namespace", "run_command", "why_no_namespaces"]
-
 _CLONE_NEWNET = 0x40000000
 """A constant of Linux's sched.h; Python has `os.setns` from 3.12 on."""
 

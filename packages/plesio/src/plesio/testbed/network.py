@@ -30,8 +30,6 @@ from plesio.testbed.delay_line import DelayLines, Line
 from plesio.testbed.host import INTERFACE, Host
 from plesio.testbed.namespaces import run_command
 
-__all__ = ["LEAST_LATENCY_S", "Network", "Wire"]
-
 LEAST_LATENCY_S = 0.2e-3
 """Less is the machine's own."""
 SUBNET = "10.77.0.0/16"

@@ -25,8 +25,6 @@ from plesio.testbed.host import INTERFACE, Host
 from plesio.testbed.namespaces import in_namespace, why_no_namespaces
 from plesio.testbed.network import Network
 
-__all__ = ["FOLDER", "QUIET", "Testbed", "TestbedRecord", "check_machine"]
-
 FOLDER = Path("/run/plesio-testbeds")
 """A file for each testbed that is held."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}

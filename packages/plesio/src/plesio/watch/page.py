@@ -22,8 +22,6 @@ from plesio.core.records import to_json
 from plesio.watch.prometheus import CONTENT_TYPE, metrics_text
 from plesio.watch.view import RunView
 
-__all__ = ["TOKEN_VARIABLE", "Latest", "serve"]
-
 TOKEN_VARIABLE = "PLESIO_WATCH_TOKEN"
 """The token, for a monitor whose address must stay; else there is a new one each time."""
 LEAST_TOKEN = 16

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from plesio.watch.view import RunView
 
-__all__ = ["CONTENT_TYPE", "metrics_text"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = ("running", "finished", "interrupted", "failed")
 

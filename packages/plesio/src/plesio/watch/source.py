@@ -18,8 +18,6 @@ from plesio.runtime.observer import Observed, Observer
 from plesio.runtime.transport import RunningJob
 from plesio.watch.view import Glimpse, RunView, view_of
 
-__all__ = ["FinishedRun", "LiveRun", "NoRunYetError", "Watched", "await_run", "find_run"]
-
 ANSWER_S = 2.0
 """How long an answer is waited for; a server that loads torch or a large model takes longer, and is asked again."""
 WINDOW_S = 10.0

@@ -9,8 +9,6 @@ from rich.text import Text
 from plesio.core.units import format_seconds
 from plesio.watch.view import RunView, WorkerRow
 
-__all__ = ["headline", "render"]
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48
 BAR_WIDTH = 12

@@ -13,8 +13,6 @@ from plesio.core.results import RunResult, WorkerTimes
 from plesio.core.units import format_seconds
 from plesio.protocol.figures import RunFigures, WorkerFigure
 
-__all__ = ["DecisionRow", "Glimpse", "RunView", "WorkerRow", "view_of"]
-
 SLOWER = 1.2
 """A worker is slow that takes so many times as long for a step as the median of the others."""
 LEAST_SLOWER_S = 0.001

@@ -16,8 +16,6 @@ from plesio.runtime.coordinator.members import Answers, Member, Members
 from plesio.runtime.coordinator.newcomers import Newcomers
 from plesio.runtime.coordinator.saving import Checkpoints
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """Lets the workers of one run in.

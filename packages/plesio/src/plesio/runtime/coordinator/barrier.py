@@ -14,8 +14,6 @@ from typing import Literal
 
 from plesio.protocol.to_server import PositionReport
 
-__all__ = ["MOST_IN_VAIN", "Barrier"]
-
 MOST_IN_VAIN = 5
 """Generations in a row without a loss, a join or a step: then they cannot meet at all."""
 

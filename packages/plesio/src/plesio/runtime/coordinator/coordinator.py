@@ -90,8 +90,6 @@ from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.coordinator.stage_changes import StageChanges
 from plesio.runtime.coordinator.updates import Updates
 
-__all__ = ["Coordinator"]
-
 HIDDEN_SHARE = 0.5
 """Share of the time of hidden steps that a policy may wait; the rest is for what has been decided to travel."""
 

@@ -13,8 +13,6 @@ from msgspec.structs import replace
 
 from plesio.protocol.plans import Remainder, Span
 
-__all__ = ["MAX_BLOCK_BATCHES", "Dealer", "Dealing", "FixedDealer", "GuidedDealer", "Pool", "next_round_sizes"]
-
 MAX_BLOCK_BATCHES = 8
 REMEMBERED_STEPS = 32
 """Average number of remembered steps per worker, for its pace."""

@@ -14,8 +14,6 @@ from plesio.core.units import counted
 from plesio.policies.events import RefuseReason
 from plesio.protocol.figures import MOST_LOOKS, Alike, Report
 
-__all__ = ["Fallbacks", "refusals"]
-
 _log = logging.getLogger(__name__)
 
 SAME_BATCHES = (

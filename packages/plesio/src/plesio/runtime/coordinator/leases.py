@@ -38,8 +38,6 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.protocol.plans import Block, Remainder, Span
 from plesio.runtime.coordinator.dealing import Dealer, Dealing, FixedDealer, GuidedDealer, Pool, next_round_sizes
 
-__all__ = ["LeaseRecords", "epoch_order", "round_sizes"]
-
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Draw the order in which epoch ``epoch`` visits the samples: the same permutation in every process.

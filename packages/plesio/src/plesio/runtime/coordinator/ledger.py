@@ -21,8 +21,6 @@ from plesio.runtime.coordinator.metric_history import MetricHistory
 from plesio.runtime.coordinator.sample_counts import SampleCounts
 from plesio.runtime.coordinator.worker_figures import WorkerFigures
 
-__all__ = ["MAX_LOSS_POINTS", "Ledger", "LedgerState", "World"]
-
 MAX_LOSS_POINTS = 300
 World = Literal["process", "virtual", "testbed"]
 

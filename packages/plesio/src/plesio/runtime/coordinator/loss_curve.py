@@ -6,8 +6,6 @@ twice as many whenever there are too many bins. So a run of up to so many steps 
 
 from plesio.core.results import LossPoint
 
-__all__ = ["MOST_BINS", "LossCurve"]
-
 MOST_BINS = 4096
 
 

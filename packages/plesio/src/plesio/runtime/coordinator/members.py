@@ -19,18 +19,6 @@ from plesio.policies import Event, ExchangeKind
 from plesio.protocol.effects import Effect, Tell
 from plesio.protocol.to_worker import MayLeave, ToWorker
 
-__all__ = [
-    "FIRST_LEASE_S",
-    "LEASE_STEPS",
-    "MAX_LEASE_S",
-    "MIN_LEASE_S",
-    "Answers",
-    "Member",
-    "Members",
-    "RunState",
-    "lease_s",
-]
-
 Answers = Iterator[Event | Effect]
 """Answers of a part, in order. An event goes to the policy, whose decision is carried out before the part goes on."""
 RunState = Literal["gathering", "running", "ended"]

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from plesio.core.results import Evaluation, Goal
 from plesio.protocol.figures import RunInfo
 
-__all__ = ["MetricHistory"]
-
 
 class MetricHistory:
     """The evaluations of one run."""

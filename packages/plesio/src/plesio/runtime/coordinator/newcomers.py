@@ -16,8 +16,6 @@ from plesio.protocol.to_worker import Failed
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
 
-__all__ = ["AT_ITS_END", "Newcomer", "Newcomers"]
-
 AT_ITS_END = "the run is at its end: nobody can join it any more"
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["StepRates"]
-
 
 class StepRates:
     """Finds the first difference in a run.

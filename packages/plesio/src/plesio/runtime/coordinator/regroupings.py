@@ -34,8 +34,6 @@ from plesio.runtime.coordinator.newcomers import AT_ITS_END, Newcomers
 from plesio.runtime.coordinator.stage import Stage
 from plesio.runtime.coordinator.unequal import Unequal
 
-__all__ = ["Regroupings"]
-
 
 class Regroupings:
     """The generations of one run's collective.

@@ -17,8 +17,6 @@ from plesio.runtime.coordinator.rates import StepRates
 from plesio.runtime.coordinator.saving import Checkpoints
 from plesio.runtime.coordinator.stage import Stage
 
-__all__ = ["Reviews"]
-
 
 class Reviews:
     """Hands reports on."""

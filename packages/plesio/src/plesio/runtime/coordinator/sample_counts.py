@@ -10,8 +10,6 @@ from dataclasses import replace
 
 from plesio.protocol.figures import Report
 
-__all__ = ["SampleCounts"]
-
 
 class SampleCounts:
     """The samples of one run."""

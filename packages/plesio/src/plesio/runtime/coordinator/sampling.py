@@ -17,8 +17,6 @@ from plesio.protocol.to_worker import Lease
 from plesio.runtime.coordinator.members import Answers, Members
 from plesio.runtime.coordinator.stage import Stage
 
-__all__ = ["Sampling"]
-
 
 class Sampling:
     """Deals the samples of one run's stages on the store."""

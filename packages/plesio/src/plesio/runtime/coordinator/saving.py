@@ -18,8 +18,6 @@ from plesio.runtime.coordinator.ledger import Ledger, LedgerState
 from plesio.runtime.coordinator.members import Members
 from plesio.runtime.coordinator.stage import Stage
 
-__all__ = ["Checkpoints"]
-
 
 class _ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of server 0 at a checkpoint.

@@ -15,8 +15,6 @@ from plesio.protocol.to_worker import StageEnd, Steering
 from plesio.runtime.coordinator.dealing import Dealing
 from plesio.runtime.coordinator.leases import LeaseRecords
 
-__all__ = ["Stage"]
-
 _NOTHING = Remainder(num_samples=0, num_fresh=0)
 
 

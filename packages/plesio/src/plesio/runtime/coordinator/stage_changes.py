@@ -18,8 +18,6 @@ from plesio.runtime.coordinator.regroupings import Regroupings
 from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.stage import Stage
 
-__all__ = ["StageChanges"]
-
 
 class StageChanges:
     """The changes of one run."""

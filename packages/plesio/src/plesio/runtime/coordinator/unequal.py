@@ -13,8 +13,6 @@ from plesio.protocol.figures import Within
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.coordinator.members import Members
 
-__all__ = ["Unequal"]
-
 PATIENCE = 1.5
 """Leases that workers wait in different collectives: one that sleeps for less than a lease wakes up meanwhile."""
 _DOES = {

@@ -22,8 +22,6 @@ from plesio.runtime.coordinator.rates import StepRates
 from plesio.runtime.coordinator.sampling import Sampling
 from plesio.runtime.coordinator.saving import Checkpoints
 
-__all__ = ["Updates"]
-
 
 class Updates:
     """The updates of one run.

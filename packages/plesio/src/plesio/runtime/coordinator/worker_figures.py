@@ -13,8 +13,6 @@ from plesio.core.results import WorkerTimes
 from plesio.core.trace import split_blocked
 from plesio.protocol.figures import Report
 
-__all__ = ["WorkerFigures"]
-
 MOST_OPEN = 16_384
 """Collectives that not all participants have reported; of a worker that is lost there may never come more."""
 

@@ -16,8 +16,6 @@ from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError, as
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.peer_watch import Watch
 
-__all__ = ["Collector"]
-
 _STATE_TAG, _RESULT_TAG = 4, 5
 
 T = TypeVar("T")

@@ -9,8 +9,6 @@ from plesio.runtime.grid.formation import GridPlace
 from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
-__all__ = ["Column", "lost"]
-
 _FORWARD_TAG, _BACKWARD_TAG = 1, 2
 
 

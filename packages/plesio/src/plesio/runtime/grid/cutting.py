@@ -24,19 +24,6 @@ from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime.coordinator.ledger import World
 from plesio.runtime.worker.exchange.group import Group, broadcast_text
 
-__all__ = [
-    "Balance",
-    "NetworkCut",
-    "agreed_cut",
-    "balanced",
-    "layer_bytes",
-    "layer_operations",
-    "layer_seconds",
-    "layers_of",
-    "parts",
-    "units_of",
-]
-
 Balance = Literal["time", "memory"]
 Unit = Literal["s", "operations", "bytes"]
 _REPEATS = 3

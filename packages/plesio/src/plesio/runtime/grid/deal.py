@@ -14,8 +14,6 @@ from plesio.protocol.plans import Remainder, Span, cut
 from plesio.runtime.worker.loading import SynchronousBatches
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 
-__all__ = ["Deal", "Round"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Round:

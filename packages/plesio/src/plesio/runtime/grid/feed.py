@@ -17,8 +17,6 @@ from plesio.runtime.worker.loops import LoaderShard
 from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.rounds import Unfinished
 
-__all__ = ["Feed", "FeedState"]
-
 
 @dataclass(frozen=True, slots=True)
 class FeedState:

@@ -17,8 +17,6 @@ from typing import Any
 
 from plesio.policies.grid import GridSetting
 
-__all__ = ["Formation", "GridPlace", "GroupChange", "News"]
-
 
 @dataclass(frozen=True, slots=True)
 class GridPlace:

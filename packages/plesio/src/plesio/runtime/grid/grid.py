@@ -34,8 +34,6 @@ from plesio.runtime.worker.evaluation import Goals, Metric
 from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worker.loops import LoaderShard
 
-__all__ = ["Grid"]
-
 M = TypeVar("M", bound=float | Mapping[str, float])
 
 

@@ -47,8 +47,6 @@ from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.peer_watch import Unwatched
 
-__all__ = ["grid"]
-
 _PLAIN = JoinOptions()
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]

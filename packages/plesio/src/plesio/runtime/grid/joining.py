@@ -34,8 +34,6 @@ from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 from plesio.runtime.worker.job_handle import Board, JobHandle
 from plesio.runtime.worker.peer_watch import Watch
 
-__all__ = ["Door", "hand_over", "meet_all"]
-
 _log = logging.getLogger(__name__)
 
 _HERE_TAG, _DECISION_TAG, _HANDOVER_TAG = 6, 7, 8

@@ -19,8 +19,6 @@ from torch import Tensor
 from plesio.core.errors import PlesioError, TaskError
 from plesio.runtime.worker.exchange.links import Inbox, Links, PeerGoneError
 
-__all__ = ["Incoming", "Outgoing", "PeerFailedError", "as_tensor", "as_text", "pack", "unpack"]
-
 _HEADER_BYTES = 1024
 _SIZE_BYTES = 8
 _ALIGNMENT = 64

@@ -27,8 +27,6 @@ from plesio.runtime.grid.messages import Incoming, Outgoing, PeerFailedError
 from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.worker.exchange.links import Links, PeerGoneError
 
-__all__ = ["Mixer", "add_flat", "flat_of"]
-
 MIXING_TAG = 3
 
 

@@ -10,8 +10,6 @@ from plesio.policies.grid import GridSetting
 from plesio.runtime.worker.evaluation import evaluation_mode
 from plesio.runtime.worker.exchange.replica import State, parameters_sha256
 
-__all__ = ["WholeNetwork", "state_of"]
-
 
 class WholeNetwork:
     """The whole network, of which every worker has the layers and the collector the use.

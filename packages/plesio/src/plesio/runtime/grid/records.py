@@ -32,8 +32,6 @@ from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
 
-__all__ = ["GridRecords", "GridRun"]
-
 
 class Figures(Record, frozen=True, kw_only=True):
     """One worker's figures, for the collector.

@@ -24,8 +24,6 @@ from plesio.runtime.grid.mixer import Mixer
 from plesio.runtime.grid.network import WholeNetwork
 from plesio.runtime.grid.tick import StageWorker
 
-__all__ = ["Composed", "Regrouper"]
-
 _log = logging.getLogger(__name__)
 
 

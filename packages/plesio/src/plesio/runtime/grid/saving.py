@@ -28,8 +28,6 @@ from plesio.runtime.grid.feed import Feed
 from plesio.runtime.grid.records import GridRecords
 from plesio.runtime.grid.regrouping import Composed
 
-__all__ = ["GridSaver", "found", "values_of", "whole_network"]
-
 
 @dataclass(slots=True, kw_only=True)
 class GridSaver:

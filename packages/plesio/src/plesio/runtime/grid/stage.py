@@ -28,8 +28,6 @@ from plesio.core.errors import TaskError
 from plesio.policies.grid import Backward, Forward, GridSetting, Update
 from plesio.runtime.grid.weight_prediction import WeightPrediction
 
-__all__ = ["GridStage", "Held", "Loss"]
-
 _MEAN_WITHIN = 0.02
 """Relative difference of a loss from the mean of its halves that rounding and ignored targets may make."""
 

@@ -26,8 +26,6 @@ from plesio.runtime.grid.stage import GridStage
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.pacing import Pacer
 
-__all__ = ["StageWorker", "Tally"]
-
 _BACKWARD_SHARE = 2 / 3
 """Share of a step's time: a backward pass has two products of matrices for each one of the forward pass."""
 

@@ -25,8 +25,6 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["WeightPrediction"]
-
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
 
 

@@ -15,8 +15,6 @@ from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice
 from plesio.runtime.server.payloads import views_of
 
-__all__ = ["CompressedPulls"]
-
 _Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 """Parameters as they are, and as a worker has them."""
 

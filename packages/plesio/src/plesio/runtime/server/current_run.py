@@ -24,8 +24,6 @@ from plesio.runtime.server.refusals import Refusals
 from plesio.runtime.server.run_end import RunEnd
 from plesio.runtime.server.shard_server import ShardFailedError, ShardServer
 
-__all__ = ["CurrentRun"]
-
 _log = logging.getLogger(__name__)
 
 

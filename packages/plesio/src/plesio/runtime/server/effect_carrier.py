@@ -8,8 +8,6 @@ from plesio.protocol.peers import heartbeat_identity, server_identity, worker_id
 from plesio.runtime.server.shard_server import ShardServer
 from plesio.runtime.transport.connection import WorkerConnections
 
-__all__ = ["EffectCarrier"]
-
 
 class EffectCarrier:
     """The hands of server 0."""

@@ -49,8 +49,6 @@ from torch import Tensor
 
 from plesio.runtime.server.step_rules import STEP_RULES, Group, MomentumHistory, StepRule, penalised
 
-__all__ = ["InterleavedOptimizer"]
-
 _WHOLE = 1 - 1e-6
 """Least share of a whole round: shares are fractions, and their sum is one only to rounding."""
 _AGE_SMOOTHING = 0.25

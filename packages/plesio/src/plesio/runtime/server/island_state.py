@@ -11,8 +11,6 @@ from plesio.runtime.parameters.layout import Slice, slices_of, view_packed
 from plesio.runtime.parameters.optimizer_state import dtype_named
 from plesio.runtime.server.payloads import Payload, put_together, values_of, views_of
 
-__all__ = ["initial_of", "state_in"]
-
 
 def initial_of(initials: Sequence[Initial], payloads: Sequence[Payload]) -> tuple[Table | None, NDArray[np.uint8]]:
     """Return the table of the optimizer's state, and the payload, that an island's ranks send as one worker would."""

@@ -13,8 +13,6 @@ from plesio.protocol.bulk import BulkFromWorker, Initial, IslandPart, Pull, Push
 from plesio.protocol.peers import worker_of
 from plesio.runtime.transport import Bulk
 
-__all__ = ["Islands", "Told"]
-
 
 class Told(NamedTuple):
     """A message of a worker, or of one rank of an island with its part."""

@@ -25,8 +25,6 @@ from plesio.runtime.server.shard_server import ShardServer
 from plesio.runtime.transport import Bulk, Control, Gone, Incoming
 from plesio.runtime.transport.connection import ControlConnection, WorkerConnections
 
-__all__ = ["JobServer"]
-
 _SERVERS = server_identity(0).rstrip("0").encode()
 
 

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["corrected", "mean_by_directions", "mean_of"]
-
 Counted = Sequence[tuple[torch.Tensor, int]]
 """Values of a slice, each with the number by which it counts."""
 

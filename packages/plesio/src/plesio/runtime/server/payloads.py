@@ -15,8 +15,6 @@ from plesio.runtime.parameters.blocks import TensorBlock
 from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice, view_packed
 
-__all__ = ["Payload", "put_together", "taken_apart", "values_of", "views_of"]
-
 
 class Payload(NamedTuple):
     """A payload of a worker, or of one rank of an island.

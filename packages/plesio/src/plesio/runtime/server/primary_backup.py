@@ -43,8 +43,6 @@ from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming
 from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUME, RESUMED, unnumbered
 
-__all__ = ["PRIMARY", "BackupServer", "EntryClock", "PassOn", "PrimaryServer"]
-
 _log = logging.getLogger(__name__)
 
 PRIMARY = server_identity(0).encode()

@@ -20,8 +20,6 @@ from plesio.runtime.server.primary_backup import PRIMARY, BackupServer, PrimaryS
 from plesio.runtime.server.process import MAX_BULK_BYTES, POLL_S, ServerConfig, ServerProcess
 from plesio.runtime.transport import CONNECT_S, Bulk, ClientEndpoint, Control, Header, Incoming, JobKeys
 
-__all__ = ["BackupProcess", "PrimaryProcess"]
-
 TEXT_ENTRY = 10
 """Kind of a message between the two whose payload is an entry, as JSON."""
 BULK_ENTRY = 11

@@ -27,8 +27,6 @@ from plesio.protocol.peers import names_of, server_identity, worker_of
 from plesio.runtime.server.job_server import JobServer
 from plesio.runtime.transport import CONNECT_S, ControlClient, JobKeys, RunningJob, ServerEndpoint
 
-__all__ = ["ServerConfig", "ServerProcess", "main"]
-
 MAX_BULK_BYTES = 2**36
 """Largest payload between a worker and one server; members of the job may send models of any size that fits."""
 POLL_S = 0.1

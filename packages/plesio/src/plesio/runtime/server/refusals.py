@@ -6,8 +6,6 @@ from plesio.core.errors import PlesioError
 from plesio.runtime.transport import Refusal
 from plesio.runtime.transport.connection import WorkerConnections
 
-__all__ = ["MAX_LOGGED", "Refusals"]
-
 _log = logging.getLogger(__name__)
 
 MAX_LOGGED = 20

@@ -24,8 +24,6 @@ from plesio.runtime.transport.connection import WorkerConnections
 from plesio.runtime.transport.numbered import RESUMED, Kept, Received, numbered
 from plesio.runtime.transport.wire import EMPTY
 
-__all__ = ["ReplicatedConnections"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Control:

@@ -22,8 +22,6 @@ from plesio.runtime.coordinator.coordinator import Coordinator
 from plesio.runtime.server.effect_carrier import EffectCarrier
 from plesio.runtime.server.server_traffic import ServerTraffic
 
-__all__ = ["RunEnd"]
-
 _log = logging.getLogger(__name__)
 
 ASIDE = "backup"

@@ -7,8 +7,6 @@ from plesio.protocol.to_server import Ended
 from plesio.runtime.coordinator.ledger import Ledger
 from plesio.runtime.transport.connection import WorkerConnections
 
-__all__ = ["ServerTraffic"]
-
 
 class ServerTraffic:
     """The traffic of one run after the other: connections count on, and each run has what came since it began.

@@ -42,8 +42,6 @@ from plesio.runtime.server.island_state import state_in
 from plesio.runtime.server.merging import corrected, mean_by_directions, mean_of
 from plesio.runtime.server.payloads import Payload, taken_apart, values_of
 
-__all__ = ["Allocate", "PackedSlices", "Shard", "empty_payload", "warm_up"]
-
 
 @dataclass(frozen=True, slots=True)
 class PackedSlices:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from plesio.runtime.server.payloads import Payload
     from plesio.runtime.server.shard import Shard
 
-__all__ = ["ShardFailedError", "ShardServer"]
-
 LOOK_S = 0.02
 """How often workers are let in while torch is imported."""
 _SHARD = "plesio.runtime.server.shard"

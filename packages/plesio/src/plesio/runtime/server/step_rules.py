@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["STEP_RULES", "Group", "MomentumHistory", "State", "StepRule", "memory", "penalised"]
-
 LONGER = 4.0
 """By how many times its own length momentum's memory becomes longer, for every round that gradients are old."""
 LARGEST_SHARE = 1 / 3

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from plesio.runtime.transport.wire import Bulk, Chunk, Header, Refusal, WireError
 
-__all__ = ["Assembler", "BufferPool"]
-
 _SMALLEST_BYTES = 4096
 
 

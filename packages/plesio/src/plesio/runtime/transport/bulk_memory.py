@@ -8,8 +8,6 @@ from plesio.runtime.transport.mappings import Mappings
 from plesio.runtime.transport.outbox import Outbox
 from plesio.runtime.transport.segments import MemoryOffer, make_pool
 
-__all__ = ["BulkMemory"]
-
 _FREE_PAYLOADS = 4
 """Largest payloads for which buffers are kept that nobody uses."""
 

@@ -17,8 +17,6 @@ from plesio.runtime.transport.wire import (
     encode_control,
 )
 
-__all__ = ["DATA_HELLO", "FREED", "HELLO", "MANY", "SERVER", "WELCOME", "ControlChannel", "Membership", "zmtp_bytes"]
-
 SERVER = b""
 """The one peer of a client's channel."""
 

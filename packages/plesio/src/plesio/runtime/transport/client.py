@@ -29,8 +29,6 @@ from plesio.runtime.transport.sockets import (
 from plesio.runtime.transport.watch import ClientWatch
 from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Header
 
-__all__ = ["ClientEndpoint"]
-
 
 class ClientEndpoint:
     """Pushes to one server and pulls from it. To be used by one thread.

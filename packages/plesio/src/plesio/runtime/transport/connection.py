@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from plesio.runtime.transport import Bulk, Control, Header, Refusal, Traffic
 
-__all__ = ["ControlConnection", "ServerConnection", "WorkerConnections"]
-
 
 class ControlConnection(Protocol):
     """A connection for control messages alone; see `ControlClient`, the one on real sockets."""

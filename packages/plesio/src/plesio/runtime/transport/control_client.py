@@ -16,8 +16,6 @@ from plesio.runtime.transport.sockets import Context, Socket, Traffic, configure
 from plesio.runtime.transport.watch import ClientWatch
 from plesio.runtime.transport.wire import Control, Refusal, job_digest
 
-__all__ = ["CONNECT_S", "ControlClient", "connect"]
-
 PROBE_S = 1.0
 """How long it takes at most to learn that nothing listens at an address."""
 CONNECT_S = 30.0

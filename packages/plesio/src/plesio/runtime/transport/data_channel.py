@@ -41,8 +41,6 @@ from plesio.runtime.transport.wire import (
     form_of,
 )
 
-__all__ = ["DataChannel", "PeerLink"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLink:

@@ -10,8 +10,6 @@ from plesio.runtime.transport.failover import FailoverConnection, FailoverContro
 from plesio.runtime.transport.security import JobKeys
 from plesio.runtime.transport.sockets import Context
 
-__all__ = ["Dialler"]
-
 REDIAL_S = 2.0
 """How long a worker that has lost its server waits for the backup to let it in, before it tries again."""
 

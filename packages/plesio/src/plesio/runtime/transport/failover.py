@@ -19,8 +19,6 @@ from plesio.runtime.transport.numbered import RESUME, RESUMED, Kept, Received, n
 from plesio.runtime.transport.sockets import Traffic
 from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Header
 
-__all__ = ["TAKEOVER_S", "FailoverConnection", "FailoverControl"]
-
 TAKEOVER_S = 40.0
 """Seconds that a worker waits for the backup, which notices the loss after a silence of 30 s at the latest."""
 DIAL_S = 8.0

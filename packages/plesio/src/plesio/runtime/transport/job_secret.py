@@ -21,18 +21,6 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError
 
-__all__ = [
-    "PUBLISH_VARIABLE",
-    "SECRET_VARIABLE",
-    "given_secret",
-    "may_publish",
-    "new_job_secret",
-    "private_folder",
-    "secret_of_user",
-    "signed",
-    "unsigned",
-]
-
 SECRET_VARIABLE = "PLESIO_SECRET"
 """The job's secret, the same for all its processes; launchers set it."""
 

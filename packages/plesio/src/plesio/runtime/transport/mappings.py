@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from plesio.runtime.transport.segments import MemoryOffer, segment_name
 from plesio.runtime.transport.wire import Reference, Refusal, WireError
 
-__all__ = ["Mappings"]
-
 _MAX_MAPPED = 16
 """Segments of one peer that stay mapped; beyond that the one not used for longest is unmapped."""
 

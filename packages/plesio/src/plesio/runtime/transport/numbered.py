@@ -20,8 +20,6 @@ from typing import Any, Generic, TypeVar
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.wire import OWN_KINDS
 
-__all__ = ["RESUME", "RESUMED", "Kept", "Received", "numbered", "unnumbered"]
-
 RESUME = OWN_KINDS + 4
 """A client to a backup: it goes on here. Its body has the latest number received on each channel.
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from plesio.runtime.transport.assembly import BufferPool
 from plesio.runtime.transport.segments import Segment, SegmentPool
 
-__all__ = ["Outbox", "Sending"]
-
 
 class Sending:
     """A bulk message on its way. Until `done`, its payload must not be changed."""

@@ -18,8 +18,6 @@ from plesio.core.records import from_values
 from plesio.runtime.transport.job_secret import given_secret, private_folder, secret_of_user
 from plesio.runtime.transport.security import JobKeys
 
-__all__ = ["RunningJob"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:

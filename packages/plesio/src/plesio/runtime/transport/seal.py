@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from plesio.runtime.transport.wire import Refusal, WireError
 
-__all__ = ["SEAL_BYTES", "UNENCRYPTED_VARIABLE", "Seal", "new_seal_key", "wants_encryption"]
-
 UNENCRYPTED_VARIABLE = "PLESIO_UNENCRYPTED"
 """``1``, for all processes of a job: bulk data cross the network as they are, and whoever is on it can change them."""
 

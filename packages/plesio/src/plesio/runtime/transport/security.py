@@ -24,8 +24,6 @@ from zmq.utils import z85
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.wire import Refusal
 
-__all__ = ["JobKeys", "KeyPair", "KeyRing", "Names", "Tickets", "ZapHandler"]
-
 Names = Callable[[int], Iterable[bytes]]
 """The names of the connections that member number n of a job may open."""
 

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from plesio.core.errors import DataError
 from plesio.core.records import Record, from_values
 
-__all__ = ["SEALS", "MemoryOffer", "Segment", "SegmentPool", "make_pool", "segment_name"]
-
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 _TOKEN_DIGITS = 32

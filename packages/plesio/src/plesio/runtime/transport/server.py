@@ -35,8 +35,6 @@ from plesio.runtime.transport.sockets import (
 from plesio.runtime.transport.watch import ServerWatch
 from plesio.runtime.transport.wire import EMPTY, Bulk, Control, Gone, Header, Incoming, Refusal, job_digest
 
-__all__ = ["ServerEndpoint"]
-
 _MAX_PATH_BYTES = 107  # sun_path of unix(7), without its final zero
 _MAX_WAITING = 128
 _MAX_WAITING_DATA = 64

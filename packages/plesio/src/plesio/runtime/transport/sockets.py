@@ -15,26 +15,6 @@ import zmq
 
 from plesio.core.errors import TransportError
 
-__all__ = [
-    "CONTROL_FRAME_BYTES",
-    "IN_PLACE_FROM_BYTES",
-    "PLAIN",
-    "SEALED",
-    "Context",
-    "Link",
-    "LinkBytes",
-    "Pieces",
-    "Socket",
-    "Traffic",
-    "bind",
-    "can_connect",
-    "choose_link",
-    "configure",
-    "end_connection",
-    "host_identity",
-    "keep_received_memory",
-]
-
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 Link = Literal["ipc", "tcp"]

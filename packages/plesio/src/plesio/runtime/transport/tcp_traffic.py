@@ -11,8 +11,6 @@ import socket
 import struct
 from collections.abc import Container, Iterator, Mapping
 
-__all__ = ["TcpTraffic", "present_ends"]
-
 _BYTES_ACKED = struct.Struct("=Q")
 _DRAIN_BYTES = 1 << 20
 _BYTES_ACKED_AT = 120

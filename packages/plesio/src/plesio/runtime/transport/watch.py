@@ -20,8 +20,6 @@ import zmq
 from plesio.core.errors import TransportError
 from plesio.runtime.transport.sockets import Socket, end_connection
 
-__all__ = ["ClientWatch", "ServerWatch"]
-
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _OF_CLIENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 _OF_SERVERS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED

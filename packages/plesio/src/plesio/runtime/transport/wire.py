@@ -25,32 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "EMPTY",
-    "MAX_CONTROL_BYTES",
-    "MAX_META_BYTES",
-    "OWN_KINDS",
-    "REFERENCE_BYTES",
-    "Bulk",
-    "Chunk",
-    "Control",
-    "Form",
-    "Gone",
-    "Header",
-    "Incoming",
-    "Reference",
-    "Refusal",
-    "WireError",
-    "decode_chunk",
-    "decode_control",
-    "decode_reference",
-    "encode_chunk",
-    "encode_control",
-    "encode_reference",
-    "form_of",
-    "job_digest",
-]
-
 MAX_CONTROL_BYTES = 4 * 2**20
 """Largest control message; ample for the manifest of a model with ten thousand tensors."""
 

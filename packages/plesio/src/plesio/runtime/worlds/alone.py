@@ -12,8 +12,6 @@ from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["AloneWorld"]
-
 
 class AloneWorld:
     """One process, no servers: the records are kept here.

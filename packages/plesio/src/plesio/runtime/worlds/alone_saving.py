@@ -16,8 +16,6 @@ from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worlds.alone import AloneWorld
 
-__all__ = ["AloneSaving"]
-
 
 class AloneSaving:
     """Deals the samples, and takes a checkpoint after a step when one is due.

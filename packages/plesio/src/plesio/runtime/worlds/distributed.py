@@ -39,8 +39,6 @@ from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worlds.run_terms import RunTerms
 from plesio.runtime.worlds.without_server import WithoutServer, can_do_without_server
 
-__all__ = ["DistributedWorld"]
-
 _log = logging.getLogger(__name__)
 
 GOODBYE_S = 10.0

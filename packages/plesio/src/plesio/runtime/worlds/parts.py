@@ -33,8 +33,6 @@ from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.distributed import DistributedWorld
 
-__all__ = ["Parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:

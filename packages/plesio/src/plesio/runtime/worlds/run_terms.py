@@ -6,8 +6,6 @@ from pathlib import Path
 from plesio.policies import Policy
 from plesio.protocol.figures import RunInfo
 
-__all__ = ["RunTerms"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTerms:

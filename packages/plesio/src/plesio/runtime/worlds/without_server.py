@@ -26,8 +26,6 @@ from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worlds.run_terms import RunTerms
 
-__all__ = ["WithoutServer", "can_do_without_server"]
-
 _log = logging.getLogger(__name__)
 
 

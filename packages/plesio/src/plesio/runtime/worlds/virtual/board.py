@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
-__all__ = ["Notes", "VirtualBoard"]
-
 
 class Notes:
     """The notes that the workers of a simulation share."""

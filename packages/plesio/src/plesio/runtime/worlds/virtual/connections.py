@@ -21,8 +21,6 @@ from plesio.runtime.transport import Bulk, Control, Gone, Header, Incoming, Refu
 from plesio.runtime.transport.wire import EMPTY
 from plesio.runtime.worlds.virtual.fabric import Fabric
 
-__all__ = ["BULK_BYTES", "ControlLine", "ServerConnections", "VirtualServer", "json_bytes"]
-
 _CONTROL_BYTES = 60
 """Head and encryption of a control message on the wire."""
 _JOIN_BYTES = 500

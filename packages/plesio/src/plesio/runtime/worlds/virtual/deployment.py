@@ -29,9 +29,6 @@ from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 from plesio.sim.kernel import Kernel
 from plesio.sim.sharing import ProcessorSharing
 
-__all__ = ["Deployment"]
-
-
 _OnLinks = Callable[..., float]
 """Seconds of a collective, as a function of `plesio.cost.placement`."""
 

@@ -7,9 +7,6 @@ from plesio.cost.cluster import Cluster
 from plesio.sim.kernel import Kernel
 from plesio.sim.link import LinkNetwork, Route
 
-__all__ = ["Channel", "Fabric"]
-
-
 _FIRST = -1
 """Priority of a change: before all else that happens at its moment."""
 

@@ -11,8 +11,6 @@ from plesio.cost.buckets import DDP_FIRST_CAP_BYTES, ddp_exposed_s
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
-__all__ = ["Meeting", "VirtualGroup"]
-
 
 @dataclass(slots=True)
 class _Operation:

@@ -33,8 +33,6 @@ from plesio.runtime.worlds.virtual.group import VirtualGroup
 from plesio.runtime.worlds.virtual.links import VirtualLinks
 from plesio.runtime.worlds.virtual.scheduler import ThreadTurn
 
-__all__ = ["VirtualJob"]
-
 LATE_S = 60.0
 """How long a worker that comes late waits for the run that it joins: as long as in real time (`plesio.runtime.job`)."""
 

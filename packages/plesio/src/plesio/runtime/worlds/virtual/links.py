@@ -9,8 +9,6 @@ from plesio.runtime.worker.exchange.links import PeerGoneError
 from plesio.runtime.worlds.virtual.fabric import Channel, Fabric
 from plesio.runtime.worlds.virtual.scheduler import Scheduler, ThreadTurn
 
-__all__ = ["PostOffice", "VirtualLinks"]
-
 _Box = tuple[int, int, int]
 """Sender, receiver and tag."""
 

@@ -27,8 +27,6 @@ import torch
 from plesio.core.errors import PlesioError
 from plesio.sim.kernel import Cancellable, Kernel
 
-__all__ = ["Scheduler", "StallError", "ThreadTurn", "WorkerGone"]
-
 
 class StallError(PlesioError):
     """Everybody waits for something that nothing under way will bring."""

@@ -20,8 +20,6 @@ from plesio.runtime.worlds.virtual.deployment import Deployment
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.runtime.worlds.virtual.scheduler import StallError, ThreadTurn, WorkerGone
 
-__all__ = ["Simulation", "SimulationProgress", "WorkerOutcome", "simulate"]
-
 T = TypeVar("T")
 
 LOOK_S = 0.25
