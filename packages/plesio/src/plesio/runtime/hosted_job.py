@@ -1,21 +1,40 @@
 """A job under way and the key-value store that its launcher hosts, as `plesio.runtime.supervisor` asks for them."""
 
+import shlex
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from plesio.policies import parse_policy
+from plesio.runtime.checkpoints.setting import VARIABLE as CHECKPOINT_VARIABLE
 from plesio.runtime.job_store import ALONE_KEY, GRID_KEY, NEXT_PROCESS_KEY, serve_store
-from plesio.runtime.join_line import join_line, trains_alone
 from plesio.runtime.site import THIS_HOST
 from plesio.runtime.started_islands import StartedIslands
 from plesio.runtime.supervisor import WorkerCommand
 from plesio.runtime.transport.job_secret import unsigned
-from plesio.runtime.worker.environment import BEGUN_KEY, ENDED_KEY, FINISHED_WITHOUT_KEY, GRID_VARIABLE, NAME_KEY
+from plesio.runtime.worker.environment import (
+    BEGUN_KEY,
+    ENDED_KEY,
+    FINISHED_WITHOUT_KEY,
+    GRID_VARIABLE,
+    ISLAND_VARIABLE,
+    NAME_KEY,
+    POLICY_VARIABLE,
+    REPLICAS_VARIABLE,
+)
 from plesio.runtime.worker_commands import MeetingPlace, Program, late_island_commands
 from plesio.runtime.worker_output import Outlet
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+_SHARED_OPTIONS = {
+    "--policy": POLICY_VARIABLE,
+    "--replicas": REPLICAS_VARIABLE,
+    "--checkpoint": CHECKPOINT_VARIABLE,
+    "--every": f"{CHECKPOINT_VARIABLE}_EVERY",
+}
+"""Options that must be the same for all workers of a job, by the variables that carry them."""
 
 
 class HostedJob:
@@ -49,15 +68,12 @@ class HostedJob:
         self._tell_ended()
         store.set(NEXT_PROCESS_KEY, str(num_processes))
         store.set(NAME_KEY, name)
-        if trains_alone(program.environment, num_processes=num_processes):
+        alone = num_processes == 1 and ISLAND_VARIABLE not in program.environment
+        if alone:  # it has no servers
             store.set(ALONE_KEY, "")
         store.set(GRID_KEY, program.environment.get(GRID_VARIABLE, ""))  # the last: a launcher that joins waits for it
-        line = join_line(
-            [str(program.script), *program.args],
-            address=f"{site.address}:{self._meet.port}",
-            environment=program.environment,
-            sizes=self._islands.sizes,
-        )
+        at = f"{site.address}:{self._meet.port}"
+        line = None if alone else _join_line(program, address=at, sizes=self._islands.sizes)
         self._num_keys = store.num_keys()
         others = f"; more can join with: {line}" if line and site is THIS_HOST else ""
         self._outlet.say(f"{self._islands.title}{others}")
@@ -102,3 +118,20 @@ class HostedJob:
 
     def _tell_ended(self) -> None:
         self.store.set(ENDED_KEY, ",".join(map(str, self._past)))
+
+
+def _join_line(program: Program, *, address: str, sizes: tuple[int, ...]) -> str | None:
+    """Return the command that a newcomer's shell needs, for workers of ``sizes`` ranks; None if none can join."""
+    environment = program.environment
+    policy = parse_policy(environment[POLICY_VARIABLE]) if POLICY_VARIABLE in environment else None
+    islands = ISLAND_VARIABLE in environment
+    if policy is not None and (policy.racks_share_store or (islands and policy.exchange == "collective")):
+        return None
+    if islands and CHECKPOINT_VARIABLE in environment:
+        return None
+    options = [
+        part for option, name in _SHARED_OPTIONS.items() if name in environment for part in (option, environment[name])
+    ]
+    if islands:
+        options += ["--workers", str(sizes[0]), "--island", str(sizes[0])]
+    return shlex.join(["plesio", "run", "--join", address, *options, str(program.script), *program.args])
