@@ -18,7 +18,7 @@ from plesio.runtime.transport.wire import Control, Refusal, job_digest
 
 PROBE_S = 1.0
 """How long it takes at most to learn that nothing listens at an address."""
-CONNECT_S = 30.0
+CONNECT_S = 60.0
 """How long to wait for a server that should be there: on a busy machine it may be long in answering."""
 
 
