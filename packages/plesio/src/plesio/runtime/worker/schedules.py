@@ -3,8 +3,10 @@
 A round is a batch of each worker that the run began with, which is what one synchronous step takes. A worker's own
 steps are no such clock: under a relaxed policy workers take unequally many, and after a loss those that are left take
 more. The samples of all workers are one. In a loop over the data of which they have trained on ``s``, as many rounds
-are done as ``s`` samples fill, and at its end all of them. So the clock shows `Session.steps_per_epoch` after each
-epoch, however the samples were shared out, and a schedule of so many steps an epoch comes to its end.
+are done as ``s`` samples fill, and at its end all of them. Between two exchanges with the store, all workers are taken
+to train on as much as this one, so that a schedule moves in the steps that it makes alone. So the clock shows
+`Session.steps_per_epoch` after each epoch, however the samples were shared out, and a schedule of so many steps an
+epoch comes to its end.
 
 A schedule moves once a step of the optimizer. So where a script accumulates the gradients of several batches, as many
 rounds are one step of the schedule, as alone; fewer are one at the end of an epoch, if they have had a step.

@@ -209,7 +209,7 @@ class Session:
             counts = self._exchange_step(progress)
         finally:
             meter.totals.within = UNSET
-        self._schedules.stepped(self._world.samples)
+        self._schedules.stepped(self._world.samples_by_now)
         if not counts:
             times.repeat()
             return None

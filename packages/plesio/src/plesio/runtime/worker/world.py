@@ -43,6 +43,11 @@ class World(Protocol):
         """Samples of all workers that have been trained on, by the latest news."""
         ...
 
+    @property
+    def samples_by_now(self) -> int:
+        """Samples with those since the news, of which all workers are taken to have as many as this one."""
+        ...
+
     def assure(self) -> None:
         """Return when it is certain that this worker takes part still; raise if it was counted lost."""
         ...

@@ -39,6 +39,10 @@ class AloneWorld:
     def samples(self) -> int:
         return self.rounds.global_samples
 
+    @property
+    def samples_by_now(self) -> int:
+        return self.samples
+
     def assure(self) -> None:
         """Do nothing: no other could count it lost."""
 

@@ -113,6 +113,10 @@ class DistributedWorld:
         """Samples of all workers: those of rounds, and on the store those in the parameters that were pulled last."""
         return max(self.rounds.global_samples, self.client.samples)
 
+    @property
+    def samples_by_now(self) -> int:
+        return max(self.rounds.global_samples, self.client.samples + self.client.own_since * self.num_workers)
+
     def group(self, device_type: str) -> Group:
         """Return the collective's group; for a worker that joins the run, one of its own until it has joined.
 

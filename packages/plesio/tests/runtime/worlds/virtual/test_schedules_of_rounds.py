@@ -69,13 +69,14 @@ def run(
     num_samples: int = 40,
     racks: Sequence[int] = (),
     batches_a_step: int = 1,
+    equal: bool = False,
     **arguments: Any,
 ) -> Simulation[Worker]:
     def work(job: VirtualJob) -> Worker:
         saw, model = Worker(), perceptron(4, 0)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-        mean_s = 0.02 * (1 + job.place.rank % 3)  # workers of unequal pace
-        pacer = Pacer(step_time=LogNormal(mean_s=mean_s, cv=0.3), seed=5, worker=job.place.rank, clock=job.clock)
+        mean_s, cv = (0.02, 0.0) if equal else (0.02 * (1 + job.place.rank % 3), 0.3)
+        pacer = Pacer(step_time=LogNormal(mean_s=mean_s, cv=cv), seed=5, worker=job.place.rank, clock=job.clock)
         options = plesio.JoinOptions(pacer=pacer)
         with plesio.join(model, optimizer, policy=policy, options=options, **arguments) as session:
             saw.began_at = session.clock
@@ -114,6 +115,34 @@ def test_in_a_collective_the_clock_is_that_of_steps(policy: str, num_workers: in
     rates = alone(kind, steps_of(num_samples, num_workers))
     for worker in _ended(run(policy, kind, num_workers=num_workers, num_samples=num_samples)):
         assert [*worker.rates, worker.last] == rates
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "local_sgd:4,exchange=store",
+        "local_sgd:4,delay=2,exchange=store",
+        "diloco:4,exchange=store,quorum=2",
+        "diloco:4,exchange=store,quorum=2,delay=2",
+        "diloco:4,exchange=store,quorum=2,fragments=2",
+        "diloco:4,exchange=store,quorum=2,steps=dynamic",
+    ],
+)
+def test_a_schedule_moves_between_exchanges_with_the_store_too(policy: str):
+    rates = alone("warm-up", steps_of(48, 2))
+    for worker in _ended(run(policy, "warm-up", num_samples=48, equal=True)):
+        assert [*worker.rates, worker.last] == rates
+
+
+@pytest.mark.parametrize("fault", [Fault(at_s=0.21, worker=1, kind="lose"), Fault(at_s=0.21, kind="join")])
+def test_it_moves_where_a_worker_is_lost_or_joins(fault: Fault):
+    rates = alone("cosine", steps_of(80, 3))
+    workers = _ended(run("diloco:4,exchange=store", "cosine", fault, num_workers=3, num_samples=80, equal=True))
+    for worker in workers:
+        places = [rates.index(rate) for rate in worker.rates]
+        assert places == sorted(places), "the clock went back"
+        assert worker.last == rates[-1]
+    assert [rates.index(rate) for rate in workers[0].rates[:4]] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("batches_a_step", [2, 4])

@@ -72,6 +72,7 @@ class _Pull(NamedTuple):
         due: The clock after whose step the answer is merged.
         asked_s: The time then.
         fragment: The fragment that was asked for.
+        own: This worker's samples in all, which the answer contains.
     """
 
     number: int
@@ -79,6 +80,7 @@ class _Pull(NamedTuple):
     due: int
     asked_s: float
     fragment: StoreFragment
+    own: int
 
 
 class StoreExchange(Exchange):
@@ -117,6 +119,8 @@ class StoreExchange(Exchange):
         self._sent_groups: tuple[dict[str, Any], ...] | None = None
         self._num_steps = 0
         self._num_samples = 0
+        self._own = self._heard = 0
+        """This worker's samples in all, and those that the parameters pulled last contain."""
         self._clock = 0
         self._pushed_clock = 0
         self._began_s, self._blocked_s = timeline.now_s(), 0.0
@@ -173,6 +177,7 @@ class StoreExchange(Exchange):
             after=clock, clock=clock, known_version=known_version, compressed=self._compressed_pulls
         )
         self._merge(self._client.pulled(number), self._fragments)
+        self._heard = self._own
 
     def step(self, progress: StepProgress) -> None:
         if self._gauge is not None:
@@ -189,6 +194,7 @@ class StoreExchange(Exchange):
             self.stepped(finite=finite)
         if not due:
             self._finish_pull_if_due()
+        self._client.own_since = self._own - self._heard
         self._replica.optimizer.zero_grad(set_to_none=True)
 
     def stepped(self, *, finite: bool) -> None:
@@ -213,6 +219,7 @@ class StoreExchange(Exchange):
         for fragment in self._fragments:
             fragment.step(finite=finite)
         self._num_samples += progress.samples
+        self._own += progress.samples
         if finite:
             self._num_steps += 1
             self.step_alone(due=due, take=self._accumulate)
@@ -338,7 +345,7 @@ class StoreExchange(Exchange):
             present=fragment.present,
             compressed=self._compressed_pulls,
         )
-        self._under_way = _Pull(number, clock=self._clock, due=clock, asked_s=asked_s, fragment=fragment)
+        self._under_way = _Pull(number, self._clock, due=clock, asked_s=asked_s, fragment=fragment, own=self._own)
         if self._policy.delay and self._policy.own_share is None:
             self._stored.begin_delta(fragment.names)
 
@@ -351,6 +358,7 @@ class StoreExchange(Exchange):
         if self._under_way is None:
             return
         pull, self._under_way = self._under_way, None
+        self._heard = pull.own
         begun_s = self._timeline.now_s()
         replies = self._client.pulled(pull.number)
         # without steps since, the worker takes what the servers have, as it is
@@ -428,4 +436,5 @@ class StoreExchange(Exchange):
             self._records.close(self._clock)
         self._stored.close()
         self._steps.close()
+        self._client.own_since = 0
         self._gradients.clear()

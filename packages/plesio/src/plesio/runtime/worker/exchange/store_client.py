@@ -104,6 +104,8 @@ class StoreClient:
         self._numbers = count(1)
         self.samples = 0
         """Samples of all workers that the parameters pulled last contain."""
+        self.own_since = 0
+        """Samples of this worker that they do not contain yet."""
         self._finished: list[Finished] = []
         self._evaluates: bool | None = None
         self._snapshots: list[Snapshot] = []
