@@ -251,11 +251,15 @@ def odd(kind: str, **arguments: Any) -> None:
             model = nn.ModuleList([nn.Linear(3, 3)])
         case "strided":
             model[0].weight = nn.Parameter(torch.ones(3, 3).t()[:, ::2])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if kind == "state":
         optimizer.state[model[0].weight]["rows"] = torch.ones(3)
-    with plesio.join(model, optimizer, **{"policy": "fsdp", **arguments}):
-        pass
+    if kind == "mixing":
+        optimizer = torch.optim.Adafactor(model.parameters(), lr=0.1)
+    with plesio.join(model, optimizer, **{"policy": "fsdp", **arguments}) as session:
+        if kind == "mixing":
+            model(torch.ones(2, 3)).sum().backward()
+            session.step()
 
 
 def refusals(of: list[dict[str, Any]]) -> list[tuple[str, str]]:

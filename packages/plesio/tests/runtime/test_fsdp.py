@@ -165,6 +165,7 @@ ODD: list[tuple[dict[str, str], str]] = [
     ({"kind": "strided"}, "is not contiguous"),
     ({"kind": "state"}, "is not shaped like it"),
     ({"kind": "plain", "policy": "fsdp,blocks=encoder"}, 'no module of the model is a "encoder"; it has linear'),
+    ({"kind": "mixing"}, "this Adafactor mixes the elements of a parameter"),
 ]
 
 

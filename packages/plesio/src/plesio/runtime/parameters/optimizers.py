@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from plesio.core.errors import TaskError
+from plesio.core.units import listed
 
-__all__ = ["Optimizers", "as_one", "parts_of"]
+__all__ = ["Optimizers", "as_one", "kind_of", "parts_of"]
 
 
 class _States(MutableMapping[torch.Tensor, Any]):
@@ -91,6 +92,16 @@ class Optimizers(Optimizer):
 def parts_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
     """Return the optimizers that the script has made."""
     return optimizer.parts if isinstance(optimizer, Optimizers) else (optimizer,)
+
+
+def kind_of(optimizer: Optimizer) -> str:
+    """Name the class of the script's optimizer, or those of its list.
+
+    >>> kind_of(torch.optim.SGD([torch.zeros(1)]))
+    'SGD'
+    """
+    kinds = [_kind(one) for one in parts_of(optimizer)]
+    return kinds[0] if len(kinds) == 1 else f"list of {listed(kinds)}"
 
 
 def as_one(model: object, optimizer: object) -> Optimizer:

@@ -190,9 +190,14 @@ def test_replicas_are_equal_where_workers_have_met(rest: str):
         assert torch.equal(first, other)
 
 
-def test_an_optimizer_without_such_moments_is_refused_in_one_line():
+@pytest.mark.parametrize(("several", "named"), [(False, "SGD"), (True, "list of Adam and SGD")])
+def test_an_optimizer_without_such_moments_is_refused_in_one_line(several: bool, named: str):
     def work(job: VirtualJob) -> None:
-        train("local_sgd:4,moments=mean", job, make=lambda parameters: SGD(parameters, lr=RATE))
+        model = nn.Linear(2, 1)
+        list_of_two = [Adam([model.weight], lr=RATE), SGD([model.bias], lr=RATE)]
+        plesio.join(
+            model, list_of_two if several else SGD(model.parameters(), lr=RATE), policy="local_sgd:4,moments=mean"
+        )
 
-    with pytest.raises(ExchangeError, match=r"moments=mean is for Adam, .* not for this SGD; leave it out"):
+    with pytest.raises(ExchangeError, match=rf"moments=mean is for Adam, .* not for this {named}; leave it out"):
         simulate(work, num_workers=2, cluster=Cluster.one_host(2)).values()

@@ -13,6 +13,7 @@ from plesio.core.errors import ExchangeError
 from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.policies.outer_rule import OuterRule
+from plesio.runtime.parameters.optimizers import kind_of
 from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
@@ -222,7 +223,7 @@ class CollectiveExchanges:
         if not self._replica.stepper.can_share_moments:
             raise ExchangeError(
                 f"{policy.spec}: moments=mean is for Adam, AdamW, RMSprop and Adagrad with dense gradients and without "
-                f"amsgrad, centered, lr_decay or maximize, not for this {type(self._replica.optimizer).__name__}; "
+                f"amsgrad, centered, lr_decay or maximize, not for this {kind_of(self._replica.optimizer)}; "
                 "leave it out"
             )
         return MeanMoments(self._replica.optimizer, num_replicas=num_replicas, behind=policy.delay > 0)

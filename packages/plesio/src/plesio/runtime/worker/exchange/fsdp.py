@@ -16,6 +16,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from plesio.core.errors import TaskError
+from plesio.runtime.parameters.optimizers import kind_of
 from plesio.runtime.worker.exchange.exchange import HeldSteps, Participant, StepProgress
 from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
 from plesio.runtime.worker.exchange.group import TorchGroup
@@ -76,7 +78,7 @@ class FsdpExchange(SynchronousExchange):
         if self._mirrored is None:
             self._mirrored = progress.clock - 1
         if self.reduce(progress):
-            self._replica.stepper.step()
+            self._step()
         self._replica.optimizer.zero_grad(set_to_none=True)
         self._stepped = progress.clock
         if self._mirror and progress.clock % self._mirror == 0:
@@ -85,6 +87,18 @@ class FsdpExchange(SynchronousExchange):
             state = self.shared()
             self._snapshots.offer(progress.global_samples, at_s=progress.at_s, state=lambda: state or {})
         self._collectives.begin()
+
+    def _step(self) -> None:
+        try:
+            self._replica.stepper.step()
+        except RuntimeError as error:
+            if not str(error).startswith("aten."):  # torch's names of operations that it cannot do on a DTensor
+                raise
+            raise TaskError(
+                f"this {kind_of(self._replica.optimizer)} mixes the elements of a parameter in a way that torch cannot "
+                "do where each worker has a part of it: under fsdp take an optimizer that goes element by element "
+                "(SGD, Adam, AdamW ...), or train under bsp or local_sgd"
+            ) from error
 
     def settle(self) -> None:
         """Renew the copies of parts, if a step has been made since."""
