@@ -42,9 +42,6 @@ def synchronous_sgd(
         learning_rate: α, constant.
         batch_size: B, samples of all workers in a step.
         num_steps: T.
-
-    Raises:
-        ConfigError: ``αL < 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, distance=distance, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance)
@@ -87,9 +84,6 @@ def delayed_strongly_convex(
         gradient_variance: σ², of a step's gradient.
         max_staleness: τ, no gradient is later; in steps.
         num_steps: T.
-
-    Raises:
-        ConfigError: ``μ ≤ L`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, strong_convexity=strong_convexity, distance=distance)
     check_not_negative(gradient_variance=gradient_variance, max_staleness=max_staleness)
@@ -181,9 +175,6 @@ def asynchronous_nonconvex(
         learning_rate: α, constant.
         max_staleness: τ, no gradient is later; in updates.
         num_steps: T, updates.
-
-    Raises:
-        ConfigError: ``αL + 2α²L²τ² ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance, max_staleness=max_staleness)
@@ -230,9 +221,6 @@ def local_sgd(
         num_workers: n.
         period: H, steps between two averagings.
         num_steps: T, of each worker.
-
-    Raises:
-        ConfigError: ``αL ≤ 1/4`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, distance=distance, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance)
@@ -266,9 +254,6 @@ def compressed_gradients(
         learning_rate: α, constant.
         error: ε, norm by which the gradient that is used may differ from the right one.
         num_steps: T.
-
-    Raises:
-        ConfigError: ``αL ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)
     check_not_negative(error=error)
@@ -306,9 +291,6 @@ def error_feedback(
         kept_share: δ, share of the squared norm that the compressor keeps at least.
         learning_rate: α, constant.
         num_steps: T.
-
-    Raises:
-        ConfigError: ``δ ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate, kept_share=kept_share)
     check_not_negative(gradient_second_moment=gradient_second_moment)

@@ -97,12 +97,7 @@ def job_set(
 ) -> dict[str, Any]:
     """Make a JobSet of one Job a node, all started again together when one fails; see `secret_of` for its Secret.
 
-    Args:
-        job: The job.
-        image: A container image with Plesio and the script.
-        namespace: Where it runs; None leaves it to ``kubectl``.
-        restarts: How often it is started again.
-        volume: A claim of a volume, and where all pods see it.
+    ``namespace`` None leaves it to ``kubectl``; ``volume`` is a claim of a volume, and where all pods see it.
     """
     own = {name: {"value": value} for name, value in job.variables.items()}
     secret = {"secretKeyRef": {"name": _secret_name(job), "key": "secret"}}

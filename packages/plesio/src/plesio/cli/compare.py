@@ -176,16 +176,10 @@ def load(
     step_time: str | None = None,
     command: str,
 ) -> "Recipe":
-    """Load the recipe, or make a script's, with the values of options for its keys.
+    """Load the recipe, or make a script's, with the values of options (``given``) for its keys.
 
-    Args:
-        what: The file.
-        given: Options by the keys of a recipe.
-        policies: Others than those among the options.
-        arguments: A script's own.
-        slow: Workers of another speed.
-        step_time: Duration of a script's step where none is given.
-        command: The command, for errors about a script's options.
+    ``policies`` replace those among the options; ``step_time`` is of a script's step where none is given; errors name
+    the ``command``.
 
     Raises:
         ConfigError: The file or an option cannot be used.

@@ -22,15 +22,10 @@ def command_of(
     more: Mapping[str, tuple[Any, Any]],
     examples: str = "",
 ) -> Any:
-    """Make a command with an option for each input, which calls ``act`` with the given values.
+    """Make a command, typed as ``words``, with an option for each input, which calls ``act`` with the given values.
 
-    Args:
-        words: The command as it is typed, without its options: ``plesio study pipeline``.
-        inputs: Inputs that can be given; those that are left out are not passed on.
-        act: Called with the inputs that were given, and with all of ``more``; returns the exit status, None for 0.
-        summary: Its help.
-        more: Other options, by name: annotation and default.
-        examples: Examples at the end of the help; else one that asks for the first input's default.
+    ``act`` gets the inputs that were given, and all of ``more``, other options by name with their annotation and
+    default; it returns the exit status, None for 0. Without ``examples`` one asks for the first input's default.
     """
 
     def run(**options: Any) -> int | None:

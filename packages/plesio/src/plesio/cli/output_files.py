@@ -60,11 +60,7 @@ def prepared_folder(
 ) -> Iterator[None]:
     """Have a folder to write to in this context; one in which no run has begun when an error ends it is removed again.
 
-    Args:
-        out: The folder.
-        resume: Whether to keep what is there; None where a command cannot go on.
-        overwrite: Whether to remove what has ``names`` from it.
-        names: Output of the command.
+    ``overwrite`` removes what has ``names``, the command's output; ``resume`` is None where a command cannot go on.
 
     Raises:
         ConfigError: It holds something and the user did not say what to do with it, or it cannot be written to.

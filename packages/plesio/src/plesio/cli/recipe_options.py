@@ -15,13 +15,9 @@ RECIPES = "the recipe's"
 
 
 def key_option(section: "type[RecipeSection]", key: str, *, default: Any = None, **written: str) -> Input:
-    """Make the option for a key, whose explanation is the table's.
+    """Make the option for a key of a table, whose explanation is the table's.
 
-    Args:
-        section: The table.
-        key: Its name there.
-        default: Value that holds if the option is not given.
-        written: How the option is written, where the key does not say it (`plesio.core.inputs.Written`).
+    ``written`` is how it is written, where the key does not say it (`plesio.core.inputs.Written`).
     """
     return input_of(section, key, default=default, written=Written(**written))
 

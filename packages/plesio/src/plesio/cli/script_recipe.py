@@ -63,18 +63,9 @@ def script_recipe(
     checkpoint: Mapping[str, Any] | None = None,
     where: str,
 ) -> "Recipe":
-    """Make the recipe of a script.
+    """Make the recipe of a script from options by the keys of a recipe; without policies it has `POLICIES`.
 
-    Args:
-        script: The file.
-        arguments: Its own.
-        given: Options by the keys of a recipe.
-        policies: Its policies; None is `POLICIES`.
-        seeds: Its seeds; None is one.
-        slow: Workers of another speed.
-        step_time: Duration of a step where none is given.
-        checkpoint: Keys of ``[checkpoint]``; None and none are no checkpoints.
-        where: The command.
+    ``step_time`` is that of a step where none is given; errors name the command, ``where``.
 
     Raises:
         ConfigError: There is no such script, or an option cannot be used.

@@ -42,12 +42,8 @@ def do_runs(
 ) -> Done:
     """Do runs, which are given ``progress`` to show; after Ctrl-C tell the command that goes on with them.
 
-    Args:
-        run: Does them.
-        command: The command, without its options.
-        options: Values of the options that were given, or a list of them; None and False were not, and True has no
-            text.
-        arguments: A script's, at the end of the command.
+    ``options`` are values, or lists of them, of the options that were given; None and False were not, and True has no
+    text. ``arguments`` are a script's, at the end of the command.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came.

@@ -29,12 +29,7 @@ _SLOW_PACE = 0.5
 
 
 def operation_advice(operation: Operation, *, beside: Sequence[Operation] = ()) -> list[str]:
-    """Write a sentence or two for each rule that the run breaks; none where it breaks none.
-
-    Args:
-        operation: The run.
-        beside: Other runs on the same network, which show how quick it can be.
-    """
+    """Write a sentence or two for each rule that the run breaks; ``beside`` shows how quick the same network can be."""
     found = [
         _communication(operation),
         _computing(operation),

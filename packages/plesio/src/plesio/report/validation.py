@@ -27,11 +27,7 @@ _NOTHING = 1e-12
 
 
 def render_validation(predictions: Sequence[Prediction]) -> RenderableType:
-    """Render every row, then the summary.
-
-    Args:
-        predictions: Whose settings have the same names.
-    """
+    """Render every row, then the summary; the predictions' settings have the same names."""
     rows = predictions_table(predictions)
     num_texts = rows.headers.index("predicted")
     return Group(plain_table(rows, num_texts=num_texts), Text(), plain_table(summary_table(predictions)))

@@ -228,11 +228,7 @@ def _numbered(charts: Mapping[str, Chart]) -> Iterator[Chart]:
 
 
 def write_characterisation(found: Characterisation, out: Path) -> Path:
-    """Write the page, tables as CSV, pictures and numbers into ``out``; returns the page's path.
-
-    Args:
-        found: What was measured; the comparison of each combination is in ``out / combination.slug``.
-        out: Folder.
+    """Write the page, tables as CSV, pictures and numbers into ``out``, which has the runs; returns the page's path.
 
     Raises:
         DataError: A file cannot be written.

@@ -36,11 +36,9 @@ def goes_right(chart: LineChart, x: float) -> bool:
 
 
 def mark_rows(chart: LineChart, *, letters: int) -> dict[str, int]:
-    """Choose the row above the chart for the words of each mark, from 0: the lowest in which they touch no others.
+    """Choose the row above the chart, from 0, for the words of each mark: the lowest in which they touch no others.
 
-    Args:
-        chart: A chart with marks.
-        letters: Letters that a row has room for.
+    A row has room for ``letters``.
 
     >>> from plesio.core.charts import Axis, Series
     >>> time, line = Axis(title="time (s)"), Series(name="a", x=[0, 10], y=[1, 2])
@@ -80,10 +78,8 @@ def thinned(labels: Sequence[str], *, most: int) -> dict[int, str]:
 def column_labels(labels: Sequence[str], *, letters: int) -> tuple[dict[int, str], bool]:
     """Return the labels below columns by their place, and whether they are tilted.
 
-    Args:
-        labels: The labels from left to right.
-        letters: Letters for which there is room. A few labels that need more are tilted, for they may be names; many
-            are sizes, of which some do.
+    There is room for ``letters``. A few labels that need more are tilted, for they may be names; many are sizes, of
+    which some do.
 
     >>> column_labels(["ring", "tree"], letters=20)
     ({0: 'ring', 1: 'tree'}, False)

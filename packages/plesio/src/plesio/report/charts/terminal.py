@@ -21,13 +21,7 @@ def terminal_table(table: Table) -> "TerminalTable":
 
 
 def plain_table(table: Table, *, num_texts: int = 1, bold_row: int | None = None) -> "TerminalTable":
-    """Draw the table without its title.
-
-    Args:
-        table: Headers and cells.
-        num_texts: Columns that are texts, to the left; the others are numbers, to the right.
-        bold_row: Place of the row that stands out.
-    """
+    """Draw the table without its title: ``num_texts`` columns of texts, then numbers, to the right."""
     return TerminalTable(table, num_texts=num_texts, bold_row=bold_row)
 
 

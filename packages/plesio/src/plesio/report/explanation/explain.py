@@ -40,13 +40,8 @@ def explanation_of(
 ) -> Explanation:
     """Explain a run whose policy adapts or switches, from its event log and its result.
 
-    Args:
-        log: What its policy heard and answered.
-        run: Its result.
-        bsp: The run under bsp to hold it against.
-        num_seeds: Seeds that both were run with.
-        over_seeds: How far the final metrics of all their finished runs differ.
-        how_to_know: What to type to have bsp beside it, where it is not.
+    ``bsp`` is the run under bsp to hold it against; ``how_to_know`` is what to type where there is none. ``over_seeds``
+    is how far the final metrics of all finished runs of both differ, over ``num_seeds``.
 
     Raises:
         DataError: The log is of another policy; or of one that switches, and nobody knows when.

@@ -32,12 +32,7 @@ def render_explanation(explanation: Explanation, *, advice: Sequence[str] = ()) 
 
 
 def render_explanation_page(explanation: Explanation, *, advice: Sequence[str] | None = None) -> str:
-    """Render the page as one HTML document.
-
-    Args:
-        explanation: The page's content.
-        advice: Sentences of advice on the run; None where no traces can be judged.
-    """
+    """Render the page as one HTML document; ``advice`` is None where no traces can be judged."""
     changes = Items(items=[Item(text=text) for text in explanation_sentences(explanation)], ordered=True)
     advised = () if advice is None else advice or (NOTHING_TO_ADVISE,)
     document = Document(

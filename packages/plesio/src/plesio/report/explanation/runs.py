@@ -61,11 +61,9 @@ class ChangingRuns:
         raise DataError(f"{self.directory} has no run {' '.join(asked)}; it has {_listing(self.runs)}")
 
     def explanation(self, place: int, *, bsp_directory: Path | None = None) -> Explanation:
-        """Explain one run, held against bsp on the same task with as many workers and the same seed.
+        """Explain the run at ``place``, held against bsp on the same task with as many workers and the same seed.
 
-        Args:
-            place: The run's place in `runs`.
-            bsp_directory: Folder of the run under bsp; None is the folder of these runs, if it is there.
+        The run under bsp is in ``bsp_directory``, or without it among these, if it is there.
 
         Raises:
             DataError: Its events were not recorded or cannot be read, or ``bsp_directory`` has no such run.

@@ -59,13 +59,7 @@ def change_text(change: Change) -> str:
 
 
 def unchanged_text(*, num_steps: int, policy: str, reason: str) -> str:
-    """State that a run went through under one policy, and why.
-
-    Args:
-        num_steps: Steps of each worker.
-        policy: Its spec.
-        reason: Reason of the latest review; empty where the policy was never asked.
-    """
+    """State that a run went through under one policy, and why, if the policy was ever asked."""
     asked = f"because {_clause(reason)}" if reason else "for it ended before the first review"
     return f"Nothing changed: all {counted(num_steps, 'step')} ran under {policy}, {asked}."
 

@@ -102,13 +102,7 @@ def read_answers(log: EventLog) -> tuple[ReviewRound, ...]:
 def read_spans(
     answers: Sequence[ReviewRound], *, num_steps: int, at_s: Callable[[int], float]
 ) -> tuple[PolicySpan, ...]:
-    """Return the spans of a run of ``num_steps`` steps.
-
-    Args:
-        answers: Reviews and answers from `read_answers`.
-        num_steps: Steps of each worker.
-        at_s: Training time at a clock, for spans without a review.
-    """
+    """Return the spans of a run of ``num_steps`` steps; ``at_s`` is the time at a clock, for spans without a review."""
     steers = [answer.steer for answer in answers if answer.steer is not None]
     steps = _Steps(answers)
     clocks = [steer.clock for steer in steers]
