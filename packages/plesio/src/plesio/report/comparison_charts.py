@@ -43,7 +43,7 @@ def policy_looks(comparison: Comparison) -> dict[str, Look]:
 
 
 def _times_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
-    spreads = {summary.policy: summary.time_s for summary in comparison.policies if summary.time_s is not None}
+    spreads = comparison.by_policy(lambda one: one.time_s)
     if not spreads:
         return None
     return _seed_dots(
@@ -58,11 +58,9 @@ def _times_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
 
 def _final_metric_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
     metric = comparison.metric
-    spreads = {
-        summary.policy: summary.final_metric.scaled(metric.scale)
-        for summary in comparison.policies
-        if summary.final_metric is not None
-    }
+    spreads = comparison.by_policy(
+        lambda one: None if one.final_metric is None else one.final_metric.scaled(metric.scale)
+    )
     if not spreads:
         return None
     better = "" if metric.is_doubted else "More is better. " if metric.goal == "max" else "Less is better. "
@@ -80,7 +78,7 @@ def _final_metric_chart(comparison: Comparison, looks: Looks) -> LineChart | Non
 
 
 def _target_times_chart(comparison: Comparison, looks: Looks) -> LineChart | None:
-    targets = {summary.policy: summary.to_target for summary in comparison.policies if summary.to_target is not None}
+    targets = comparison.by_policy(lambda one: one.to_target)
     if comparison.target is None or not targets:
         return None
     rows = {

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 
 from plesio.core.units import format_bytes, format_seconds, listed
 from plesio.report.model import Comparison, PolicySummary
@@ -9,26 +10,18 @@ from plesio.report.sentences import ratio_text, share_text
 
 
 def time_finding(comparison: Comparison) -> str:
-    ratios = {
-        summary.policy: summary.contrast.speed.value
-        for summary in comparison.policies
-        if summary.contrast is not None and summary.contrast.speed is not None
-    }
+    ratios = comparison.by_policy(lambda one: None if one.contrast is None else one.contrast.speed)
     if not ratios:
         return "Training time"
-    fastest = max(ratios, key=ratios.__getitem__)
-    if ratios[fastest] <= 1:
+    fastest, speed = max(((policy, ratio.value) for policy, ratio in ratios.items()), key=itemgetter(1))
+    if speed <= 1:
         return f"No policy trained faster than {comparison.baseline}"
-    return f"{fastest} trained {ratio_text(ratios[fastest])} as fast as {comparison.baseline}"
+    return f"{fastest} trained {ratio_text(speed)} as fast as {comparison.baseline}"
 
 
 def metric_finding(comparison: Comparison) -> str:
     name = comparison.metric.name
-    differences = {
-        summary.policy: summary.contrast.metric
-        for summary in comparison.policies
-        if summary.contrast is not None and summary.contrast.metric is not None
-    }
+    differences = comparison.by_policy(lambda one: None if one.contrast is None else one.contrast.metric)
     if not differences:
         return f"Final {name}"
     if all(difference.p_value is None for difference in differences.values()):
@@ -49,11 +42,7 @@ def metric_finding(comparison: Comparison) -> str:
 def target_finding(comparison: Comparison) -> str:
     assert comparison.target is not None, "only a comparison with a target has this figure"
     goal = comparison.metric.text(comparison.target)
-    medians = {
-        summary.policy: summary.to_target.median_s
-        for summary in comparison.policies
-        if summary.to_target is not None and summary.to_target.median_s is not None
-    }
+    medians = comparison.by_policy(lambda one: None if one.to_target is None else one.to_target.median_s)
     if not medians:
         return f"No policy reached {goal}"
     first = min(medians, key=medians.__getitem__)
@@ -62,7 +51,7 @@ def target_finding(comparison: Comparison) -> str:
 
 def progress_finding(comparison: Comparison) -> str:
     """Compare the mean curves at the moment the first policy ends."""
-    curves = {summary.policy: summary.metric_mean for summary in comparison.policies if summary.metric_mean.x}
+    curves = comparison.by_policy(lambda one: one.metric_mean if one.metric_mean.x else None)
     name, baseline = comparison.metric.name, comparison.baseline
     if len(curves) < 2 or baseline not in curves:
         return f"{name.capitalize()} over training time"
@@ -80,7 +69,7 @@ def progress_finding(comparison: Comparison) -> str:
 
 def loss_finding(comparison: Comparison) -> str:
     """Tell which policy gets the most out of a step, at the last clock that all curves reach."""
-    curves = {summary.policy: summary.loss_mean for summary in comparison.policies if summary.loss_mean.x}
+    curves = comparison.by_policy(lambda one: one.loss_mean if one.loss_mean.x else None)
     if len(curves) < 2:
         return "Training loss over steps"
     clock = min(curve.x[-1] for curve in curves.values())
@@ -93,9 +82,7 @@ def loss_finding(comparison: Comparison) -> str:
 
 
 def bytes_finding(comparison: Comparison) -> str:
-    sent = {
-        summary.policy: summary.bytes_sent.mean for summary in comparison.policies if summary.bytes_sent is not None
-    }
+    sent = comparison.by_policy(lambda one: None if one.bytes_sent is None else one.bytes_sent.mean)
     theirs = sent.get(comparison.baseline, 0.0)
     if theirs <= 0 or len(sent) < 2:
         return "Bytes sent"
@@ -106,21 +93,18 @@ def bytes_finding(comparison: Comparison) -> str:
 
 
 def wait_finding(comparison: Comparison) -> str:
-    shares = {summary.policy: summary.wait_share for summary in comparison.policies if summary.wait_share is not None}
+    shares = comparison.by_policy(lambda one: one.wait_share)
     return _at_extremes("Workers waited {} of their time", shares, share_text) or "Where each worker's time went"
 
 
 def memory_finding(comparison: Comparison) -> str:
-    peaks = {summary.policy: sum(summary.memory.values()) for summary in comparison.policies if summary.memory}
+    peaks = comparison.by_policy(lambda one: sum(one.memory.values()) if one.memory else None)
     return _at_extremes("A worker had {} at its peak", peaks, format_bytes) or "Memory of a worker"
 
 
 def memory_of_run_finding(comparison: Comparison) -> str:
     """Describe how much memory parameters, gradients and optimizer state take, at the two extremes."""
-    parts = ("parameters", "gradients", "optimizer")
-    held = {
-        summary.policy: sum(summary.memory[part] for part in parts) for summary in comparison.policies if summary.memory
-    }
+    held = comparison.by_policy(lambda one: one.state_bytes)
     what = "Parameters, gradients and optimizer state"
     if len(held) > 1 and len({*held.values()}) == 1:
         return f"{what} took {format_bytes(next(iter(held.values())))} under every policy"
@@ -128,7 +112,7 @@ def memory_of_run_finding(comparison: Comparison) -> str:
 
 
 def cpu_finding(comparison: Comparison) -> str:
-    used = {summary.policy: summary.cpu for summary in comparison.policies if summary.cpu is not None}
+    used = comparison.by_policy(lambda one: one.cpu)
     return _at_extremes("A worker used {} of a core", used, share_text) or "Processor time over time"
 
 

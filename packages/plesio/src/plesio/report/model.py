@@ -5,13 +5,17 @@ failed and interrupted runs are named, never averaged in. Shares of time and the
 and seeds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from plesio.core.results import Environment, RunResult, Staleness
 from plesio.report.curves import Curve
 from plesio.report.goodput import MeasuredGoodput
 from plesio.report.metric import Metric
 from plesio.report.statistics import Difference, Ratio, Spread
+
+T = TypeVar("T")
 
 MEMORY_PARTS = (
     "before",
@@ -134,6 +138,11 @@ class PolicySummary:
     goodput: MeasuredGoodput | None = None
     contrast: Contrast | None = None
 
+    @property
+    def state_bytes(self) -> float | None:
+        """Bytes of a worker's parameters, gradients and optimizer state; None where they were not measured."""
+        return sum(self.memory[part] for part in ("parameters", "gradients", "optimizer")) if self.memory else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -166,6 +175,11 @@ class Comparison:
             for summary in self.policies
             for seed, status, error in summary.unfinished
         ]
+
+    def by_policy(self, figure: Callable[[PolicySummary], T | None]) -> dict[str, T]:
+        """Return a figure of all policies that have it."""
+        found = ((summary.policy, figure(summary)) for summary in self.policies)
+        return {policy: value for policy, value in found if value is not None}
 
     def find(self, policy: str) -> PolicySummary | None:
         return next((summary for summary in self.policies if summary.policy == policy), None)

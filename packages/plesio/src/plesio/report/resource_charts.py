@@ -125,7 +125,7 @@ def resource_charts(comparison: Comparison, utilisations: Sequence[RunUtilisatio
 def _memory_chart(
     comparison: Comparison, *, slug: str, title: str, caption: str, without: str | None = None
 ) -> BarChart | None:
-    memories = {summary.policy: summary.memory for summary in comparison.policies if summary.memory}
+    memories = comparison.by_policy(lambda one: one.memory or None)
     return memory_bars(memories, slug=slug, title=title, caption=caption, without=without) if memories else None
 
 
@@ -138,15 +138,9 @@ def memory_bars(
     without: str | None = None,
     ends: Sequence[str] = (),
 ) -> BarChart:
-    """Draw what workers' memory held, a bar for each row, in bytes of `MEMORY_PARTS`.
+    """Draw what workers' memory held, a bar for each row, in bytes of `MEMORY_PARTS` but for the part ``without``.
 
-    Args:
-        memories: Bytes by part, by row.
-        slug: Name of the chart.
-        title: Its finding.
-        caption: Its caption.
-        without: A part that is left out.
-        ends: Words at the ends of the bars; else all that was drawn.
+    ``ends`` are words at the ends of the bars; else all that was drawn.
     """
     parts = [part for part in MEMORY_PARTS if part != without]
     totals = [sum(memory[part] for part in parts) for memory in memories.values()]

@@ -12,7 +12,7 @@ from plesio.core.errors import DataError
 from plesio.core.trace import UTILISATION
 from plesio.core.units import byte_unit, format_bytes, listed
 from plesio.report.characterisation.paper import PAPER, PaperLayout
-from plesio.report.characterisation.summary import Characterisation, state_bytes
+from plesio.report.characterisation.summary import Characterisation
 from plesio.report.charts.colours import ACTIVITY_COLOURS, looks_of
 from plesio.report.model import Comparison, PolicySummary
 from plesio.report.resource_charts import RunUtilisation, memory_bars, utilisation_of, worker_lines
@@ -159,7 +159,7 @@ def _memory_chart(found: Characterisation, layout: PaperLayout) -> BarChart | No
         return None
     by_strategy: dict[str, list[float]] = {}
     for _, strategy, one in drawn:
-        by_strategy.setdefault(strategy, []).append(state_bytes(one) or 0.0)
+        by_strategy.setdefault(strategy, []).append(one.state_bytes or 0.0)
     means = {name: sum(values) / len(values) for name, values in by_strategy.items()}
     first, *others = means
     ratios = [f"{name} holds {ratio_text(means[name] / means[first])} of {first}" for name in others if means[first]]
@@ -172,7 +172,7 @@ def _memory_chart(found: Characterisation, layout: PaperLayout) -> BarChart | No
         caption="A worker's peak without what was there before training, mean over workers and seeds; what stands at a "
         f"bar's end is parameters, gradients and optimizer state. {layout.theirs}",
         without="before",
-        ends=[format_bytes(state_bytes(one) or 0.0) for _, _, one in drawn],
+        ends=[format_bytes(one.state_bytes or 0.0) for _, _, one in drawn],
     )
 
 
@@ -280,10 +280,7 @@ def pareto_chart(found: Characterisation) -> Panels | None:
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Name the points with no other that costs no more and gains no less, from the cheapest on.
-
-    Args:
-        points: (cost, gain) of each.
+    """Name the points, (cost, gain), with no other that costs no more and gains no less, from the cheapest on.
 
     >>> pareto_front({"slow": (3.0, 0.9), "fast": (1.0, 0.8), "bad": (2.0, 0.7), "best": (3.0, 0.95)})
     ['fast', 'best']

@@ -212,10 +212,3 @@ def overloads(found: Characterisation) -> Iterator[tuple[Combination, str, float
         many, one = (compute_step_s(where, comparison.baseline) for where in (comparison, alone))
         if many and one and many > _OVERLOADED * one:
             yield combination, comparison.baseline, many / one
-
-
-def state_bytes(summary: PolicySummary) -> float | None:
-    """Add up a worker's parameters, gradients and optimizer state; None where they were not measured."""
-    if not summary.memory:
-        return None
-    return sum(summary.memory[part] for part in ("parameters", "gradients", "optimizer"))

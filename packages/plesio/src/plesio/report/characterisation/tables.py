@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from plesio.core.charts import Table
 from plesio.core.units import format_bytes
 from plesio.report.characterisation.paper import PAPER, PaperLayout
-from plesio.report.characterisation.summary import Characterisation, compute_step_s, regained, state_bytes
+from plesio.report.characterisation.summary import Characterisation, compute_step_s, regained
 from plesio.report.inference import MIN_SEEDS, Judgement, size_word
 from plesio.report.model import PolicySummary
 from plesio.report.sentences import p_text, ratio_text, seeds_text, share_text
@@ -142,7 +142,7 @@ def _decision(found: Characterisation, feature: str, strategy: str, base: str) -
             continue
         match feature:
             case "Memory usage":
-                values = [state_bytes(one) for one in (ours, ddp)]
+                values = [one.state_bytes for one in (ours, ddp)]
             case "Communication overhead":
                 values = [None if one.bytes_sent is None else one.bytes_sent.mean for one in (ours, ddp)]
             case "Training time":
@@ -186,7 +186,7 @@ def scaling_table(found: Characterisation) -> Table:
             one = None if alone is None else alone.find(summary.policy)
             rate = summary.samples_per_s.mean
             gain = None if one is None or one.samples_per_s is None else rate / one.samples_per_s.mean
-            state, compute = state_bytes(summary), compute_step_s(comparison, summary.policy)
+            state, compute = summary.state_bytes, compute_step_s(comparison, summary.policy)
             rows.append(
                 (
                     combination.model,
