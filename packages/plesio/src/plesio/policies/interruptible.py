@@ -13,10 +13,11 @@ Users never write it; the event log of a run with checkpoints names it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from plesio.policies.events import Reviewed
-from plesio.policies.policy import NEVER, Decision, Director, Policy, UpdateKind
+from plesio.policies.policy import NEVER, Decision, Director, Policy
 from plesio.policies.review_clocks import next_review
 from plesio.policies.steered import SteeredPolicy
 
@@ -24,6 +25,11 @@ __all__ = ["Interruptible"]
 
 EVERY = 10
 """Steps between two moments on a collective at which all could stand still."""
+
+
+def _of_policy(name: str) -> Any:
+    """Make a property that is the wrapped policy's."""
+    return property(attrgetter(f"policy.{name}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,45 +45,19 @@ class Interruptible(SteeredPolicy):
 
     policy: Policy
 
-    @property
-    def first(self) -> Policy:
-        return self.policy.first
-
-    @property
-    def pushes(self) -> UpdateKind | None:
-        return self.policy.pushes
-
-    @property
-    def bound(self) -> float:
-        return self.policy.bound
-
-    @property
-    def synchronous(self) -> bool:
-        return self.policy.synchronous
-
-    @property
-    def goes_by_racks(self) -> bool:
-        return self.policy.goes_by_racks
-
-    @property
-    def shards(self) -> bool:
-        return self.policy.shards
-
-    @property
-    def needs_server_optimizer(self) -> bool:
-        return self.policy.needs_server_optimizer
-
-    @property
-    def most_servers(self) -> int | None:
-        return self.policy.most_servers
+    first = _of_policy("first")
+    pushes = _of_policy("pushes")
+    bound = _of_policy("bound")
+    synchronous = _of_policy("synchronous")
+    goes_by_racks = _of_policy("goes_by_racks")
+    shards = _of_policy("shards")
+    needs_server_optimizer = _of_policy("needs_server_optimizer")
+    most_servers = _of_policy("most_servers")
+    title = _of_policy("title")
 
     @property
     def spec(self) -> str:
         return f"{self.name}:{self.policy.spec}"
-
-    @property
-    def title(self) -> str:
-        return self.policy.title
 
     def director(self, *, clock: int = 0) -> Director:
         return _Regular(self.policy.director(clock=clock))
