@@ -14,8 +14,9 @@ By kind, and what is known beforehand:
 
 An optimizer that normalises makes noisy steps as long as clean ones. With nu, the noise of one worker's gradient over
 its signal, N workers on their own make sqrt((1 + nu/N) / (1 + nu)) of the progress of their mean gradient (after
-Malladi et al. 2022). Where local steps keep the moments of the mean gradient, they count in full after the run's
-beginning. What never forgets (Adagrad) keeps a worker's own noise for good: it has slack only with these moments.
+Malladi et al. 2022). What never forgets (Adagrad) keeps a worker's own noise for good: it has slack only with the
+moments of the mean gradient. With these replicas make the steps of the mean gradient but for what changes while they
+are apart. A run after t steps changes with t, as a power law does: a drift of r costs 2 r / t, whatever the noise.
 
 The price of a kind is a belief, a normal distribution. A trial updates it: by its measurement, if it could measure; by
 less doubt, if it passed; by what must at least be lost, if it failed.
@@ -32,7 +33,7 @@ from plesio.policies.adaptive.system.setting import Sent, Setting
 __all__ = ["Worth", "kind_of"]
 
 # All that follow were chosen by hand on development scenarios with one seed (docs/log.md, section 77; OWN_MOMENTUM in
-# section 80), but for COARSE (a ratio of errors) and LATE_SHARE. No table shows how much each matters.
+# section 80), but for COARSE (a ratio of errors) and SETTLED (section 102). No table shows how much each matters.
 ROUNDED, COARSE, LOW_RANK = 0.005, 0.06, 0.08
 _ROUNDINGS = {Sent.ROUNDED: "rounded", Sent.COARSE: "coarse"}
 UNLIKE, UNLIKE_PRICE = 1.6, 0.2
@@ -40,10 +41,8 @@ UNLIKE, UNLIKE_PRICE = 1.6, 0.2
 from the second doubling of the drift on."""
 PASSED = 0.7
 """Share of the doubt that is left after a trial that found no harm."""
-LEAST_SHARE, LATE_SHARE = 0.5, 0.5
-"""Share of a step at which an early local step counts at least, where it keeps the moments of the mean gradient; and
-share of its price that slack costs there after the beginning. The latter was chosen on one transformer with one seed,
-which then learns as fast from meetings at every 16th step as at every 8th (docs/log.md, section 98)."""
+SETTLED = 100
+"""Steps after which a step of drift costs one price, where local steps keep the moments of the mean gradient."""
 NOISY = 0.5
 """Share of a step below which gradients count as nearly all noise."""
 STORE_BEGINS, STORE_NOISY = 0.4, 0.6
@@ -160,16 +159,18 @@ class Worth:
         """Return how many prices of this kind the setting costs now."""
         if kind not in ("local", "racks"):
             return 1.0
+        assert self._reading is not None, "nothing was observed"
+        if setting.moments == "mean":
+            return SETTLED * drift / self._reading.clock
         doublings = math.log2(1 + drift)
-        share = LATE_SHARE if setting.moments == "mean" and not self._begins else 1.0
-        return share * doublings * (doublings + 1) / 2
+        return doublings * (doublings + 1) / 2
 
     def _of_noise(self, setting: Setting) -> float:
         """Return the logarithm of what noise leaves of a step of an optimizer that normalises."""
         reading = self._reading
         assert reading is not None, "nothing was observed"
-        keeps_noise = reading.accumulates and (setting.on_store or not self._has_moments(reading))
-        if len(self._noises) < 2 or keeps_noise:
+        has_moments = not setting.on_store and self._has_moments(reading)
+        if len(self._noises) < 2 or (reading.accumulates and not has_moments):
             return -math.inf
         begins = self._begins
         noise = math.exp(sum(self._noises) / len(self._noises))
@@ -180,11 +181,7 @@ class Worth:
         own = math.sqrt((1 + noise / workers) / (1 + noise * share))
         if setting.on_store:
             return math.log((STORE_BEGINS if begins else 1.0) * (STORE_NOISY if own < NOISY else 1.0))
-        if not self._has_moments(reading):
-            return math.log(own)
-        if begins:
-            return math.log(max(LEAST_SHARE, 1 / math.sqrt(1 + noise * share)))
-        return min(0.0, math.log(own / NOISY) / 4)
+        return min(0.0, math.log(own / NOISY) / 4) if has_moments else math.log(own)
 
     @property
     def _begins(self) -> bool:
