@@ -253,7 +253,7 @@ def test_every_schedule_of_workers_ends_and_replays(text: str, seed: int, loses:
         strict = [at for at, stage in enumerate(policy.policies[:-1]) if stage.synchronous]
         assert all(world.changes[at][0] == policy.clocks[at] for at in strict)  # on the very step that was named
     for (clock, _), due in zip(world.changes, policy.clocks, strict=False):
-        assert clock >= due
+        assert clock >= due or world.lost  # the one that had come so far may be the lost one
     said = [one.reason for actions in world.answers for one in actions if isinstance(one, Stay | Steer)]
     assert any("was lost" in reason for reason in said) == world.lost
 
