@@ -96,4 +96,4 @@ def test_servers_add_up_what_16_bits_cannot():
     for clock in range(1, 65):
         shard.push(0, clock=clock, payloads=[payloads.Payload(share.view(torch.uint8).numpy())], groups=None)
         shard.apply(ApplyOrder(updates=((0, clock),), weight=1.0, version=clock, num_live=1))
-    assert shard.pull(None)[0].payload.view(torch.bfloat16).item() == 1.125
+    assert shard.pull(None)[0].packed().view(torch.bfloat16).item() == 1.125

@@ -35,7 +35,7 @@ class KeepingEndpoint:
         self.bulks.append((peer, header, meta or {}, sent))
         return header
 
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+    def stage(self, num_bytes: int, *, peer: bytes) -> NDArray[np.uint8]:
         return np.empty(num_bytes, np.uint8)
 
     def release(self, bulk: Bulk) -> None:

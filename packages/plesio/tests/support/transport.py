@@ -102,7 +102,7 @@ class EchoServer:
         match incoming:
             case Bulk(peer=peer, header=header, meta=meta, payload=payload):
                 self.seen.append(incoming)
-                copy = self.endpoint.stage(payload.nbytes)
+                copy = self.endpoint.stage(payload.nbytes, peer=peer)
                 np.copyto(copy, payload)
                 self.endpoint.send(peer, header, meta=meta, payload=copy)
                 self.endpoint.release(incoming)

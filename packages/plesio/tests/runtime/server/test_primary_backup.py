@@ -57,7 +57,7 @@ class Endpoint:
         message = Bulk(peer=b"", header=header, meta=meta or {}, payload=payload.reshape(-1).view(np.uint8).copy())
         self._world.send(self._name, peer, "bulk", message)
 
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+    def stage(self, num_bytes: int, *, peer: bytes) -> NDArray[np.uint8]:
         return np.empty(num_bytes, np.uint8)
 
     def release(self, bulk: Bulk) -> None:

@@ -95,10 +95,10 @@ class Servers:
             position = 0
             for index in pulled.present if pulled.present is not None else range(len(slices)):
                 piece = slices[index]
-                part = pulled.payload[position : position + piece.num_bytes].clone().view(piece.torch_dtype)
+                part = pulled.packed()[position : position + piece.num_bytes].clone().view(piece.torch_dtype)
                 found[piece.name][piece.start : piece.stop] = part
                 position += piece.num_bytes
-            assert position == pulled.payload.numel()
+            assert position == pulled.packed().numel()
         return found
 
 
@@ -284,12 +284,12 @@ def test_snapshot_is_the_state_of_its_moment():
     replica = Replica(*make("SGD"))
     servers = Servers(replica, count=1)
     [shard] = servers.shards
-    before = shard.pull(None)[0].payload
+    before = shard.pull(None)[0].packed()
     shard.snapshot(0)
     servers.push(0, clock=1, tensors=set_gradients(replica.model, seed=1))
     servers.apply([(0, 1)])
-    assert torch.equal(shard.pull_shared(0).payload, before)
-    assert not torch.equal(shard.pull(None)[0].payload, before)
+    assert torch.equal(shard.pull_shared(0).packed(), before)
+    assert not torch.equal(shard.pull(None)[0].packed(), before)
 
 
 def test_payload_that_does_not_fit_its_slices_is_refused():
@@ -337,10 +337,10 @@ def test_a_compressed_pull_has_what_the_one_before_left_out():
     for kept in ([0, 0, 0, 0, 0, 0, 7, 8], [0, 0, 0, 0, 5, 6, 7, 8]):
         [pulled] = shard.pull(1, worker=3, compressed="topk:0.25")
         assert pulled.compressed
-        codec.add(pulled.payload, to=held, clock=1)
+        codec.add(pulled.packed(), to=held, clock=1)
         assert held.tolist() == kept
     shard.forget(3)
-    assert shard.pull(1, worker=3, compressed="topk:0.25")[0].payload.numel() == layout.payload_bytes(0)
+    assert shard.pull(1, worker=3, compressed="topk:0.25")[0].packed().numel() == layout.payload_bytes(0)
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "Own"])

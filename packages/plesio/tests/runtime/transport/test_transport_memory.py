@@ -88,6 +88,17 @@ def test_steady_exchanges_take_no_new_segments(server: EchoServer, connect: Conn
     assert server.run(lambda endpoint: endpoint._memory.outbox.segments.num_allocated) <= 2
 
 
+def test_a_peer_has_mapped_its_own_answers_alone(server: EchoServer, connect: Connect):
+    clients = [connect(server.addresses, b"w%d" % number) for number in range(2)]
+    for turn in range(8):
+        answers = [request(client, random_bytes(MIB)) for client in clients]
+        for number in (turn % 2, 1 - turn % 2):
+            clients[number].release(answers[number])
+    for client in clients:
+        [peer] = client._memory.mappings._peers.values()
+        assert len(peer.mapped) == 1
+
+
 def test_an_array_of_the_callers_may_change_as_soon_as_it_is_pushed(server: EchoServer, connect: Connect):
     client = connect(server.addresses)
     payload = random_bytes(MIB)

@@ -150,7 +150,7 @@ class ReplicatedConnections:
         for number, bulk in conversation.bulks:
             self._send(peer, number, conversation.received_bulk.last, bulk)
 
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+    def stage(self, num_bytes: int, *, peer: bytes) -> NDArray[np.uint8]:
         """Return memory to fill and `send`: its own, since it may have to be kept."""
         return np.empty(num_bytes, dtype=np.uint8)
 

@@ -44,31 +44,32 @@ from plesio.runtime.server.payloads import Payload, taken_apart, values_of
 
 
 @dataclass(frozen=True, slots=True)
-class PackedSlices:
-    """Slices that changed since the puller's version (None: all there are), packed in order.
+class PulledSlices:
+    """Slices that changed since the puller's version (None: all there are), in order, sharing the shard's memory.
 
     If all was asked for, the optimizer's state follows them, and ``state`` is its table. If it is ``compressed``, the
-    payload has how they have changed.
+    parts have how they have changed.
     """
 
     version: int
     present: tuple[int, ...] | None
-    payload: torch.Tensor
+    parts: Sequence[torch.Tensor]
     state: Table | None = None
     compressed: bool = False
 
-
-Allocate = Callable[[int], NDArray[np.uint8]]
-"""Gives memory of so many bytes."""
+    def packed(
+        self, allocate: Callable[[int], NDArray[np.uint8]] = lambda num: np.empty(num, np.uint8)
+    ) -> torch.Tensor:
+        """Join the parts to one payload, copied by one call to memory of so many bytes."""
+        payload = torch.from_numpy(allocate(sum(part.numel() for part in self.parts)))
+        if self.parts:
+            torch.cat(list(self.parts), out=payload)
+        return payload
 
 
 def warm_up() -> None:
     """Have all of torch in memory that a shard needs: the first optimizer of a process imports torch's compiler."""
     torch.optim.SGD([torch.zeros(1)], lr=0.1)
-
-
-def empty_payload(num_bytes: int) -> NDArray[np.uint8]:
-    return np.empty(num_bytes, np.uint8)
 
 
 @dataclass(slots=True)
@@ -83,7 +84,6 @@ class Shard:
     Args:
         block: Their initial values, ``[block_bytes]`` uint8; owned by the shard from now on.
         optimizer: Steps with ``gradient`` updates; with deltas, if there is one.
-        allocate: Gives the memory that a pull is packed into.
     """
 
     def __init__(
@@ -93,9 +93,7 @@ class Shard:
         block: torch.Tensor,
         update: UpdateKind,
         optimizer: OptimizerSpec | None,
-        allocate: Allocate = empty_payload,
     ) -> None:
-        self._allocate = allocate
         self.version = 0
         self._slices = slices
         self._block = block
@@ -118,12 +116,12 @@ class Shard:
         """By fragment, as each has rounds of its own."""
 
     @classmethod
-    def of(cls, initial: Initial, payload: NDArray[np.uint8], *, allocate: Allocate) -> Self:
+    def of(cls, initial: Initial, payload: NDArray[np.uint8]) -> Self:
         """Return the shard with the values and the optimizer's state that a worker has sent, packed."""
         torch.set_num_threads(1)
         slices = slices_of(initial.slices)
         block, packed = _unpacked(slices, torch.from_numpy(payload))
-        shard = cls(slices, block=block, update=initial.update, optimizer=initial.optimizer, allocate=allocate)
+        shard = cls(slices, block=block, update=initial.update, optimizer=initial.optimizer)
         if initial.state:
             shard._load_state(initial.state, packed)
         return shard
@@ -272,12 +270,12 @@ class Shard:
         worker: int = 0,
         compressed: str | None = None,
         parts: Sequence[Sequence[BlockRow] | None] = (None,),
-    ) -> list[PackedSlices]:
-        """Copy the slices that changed after ``known_version`` (all, also those that never change, when None).
+    ) -> list[PulledSlices]:
+        """Return the slices that changed after ``known_version`` (all, also those that never change, when None).
 
         Args:
             known_version: The one that the worker has.
-            among: Indices of those that may be copied; None: all.
+            among: Indices of those that may be returned; None: all.
             worker: It gets them.
             compressed: Encode how the parameters have changed since the worker's last pull, if it has made one; the
                 rest comes with the next. In full if it cannot be sent so, or from a version below 0.
@@ -290,8 +288,7 @@ class Shard:
             changes = self._pulls.changes(worker, among, compressed, version=self.version, parts=parts)
             if changes is not None:
                 indices, sent = changes
-                packed = [self._packed(one) for one in sent]
-                return [PackedSlices(self.version, tuple(indices), one, compressed=bool(indices)) for one in packed]
+                return [PulledSlices(self.version, tuple(indices), one, compressed=bool(indices)) for one in sent]
             known_version = -1
         if known_version is None:
             present = list(range(len(self._slices)))
@@ -303,9 +300,8 @@ class Shard:
             ]
         if compressed is not None:
             self._pulls.sent_in_full(worker, present)
-        payloads = [self._packed(self._cut(self._bytes, present, blocks)) for blocks in parts]
         here = tuple(present) if len(present) < len(self._slices) else None
-        return [PackedSlices(self.version, here, payload) for payload in payloads]
+        return [PulledSlices(self.version, here, self._cut(self._bytes, present, blocks)) for blocks in parts]
 
     def forget(self, worker: int) -> None:
         """Forget what a worker has of the parameters; if it pulls again, it gets all."""
@@ -319,7 +315,7 @@ class Shard:
             return [parts[index] for index in indices]
         return [cut for i in indices for cut in taken_apart(parts[i], self._slices[i], blocks[i])]
 
-    def pull_all(self, *, blocks: Sequence[BlockRow] | None = None) -> PackedSlices:
+    def pull_all(self, *, blocks: Sequence[BlockRow] | None = None) -> PulledSlices:
         """Return all slices that move, and the optimizer's state; or the ``blocks`` in them."""
         for stepper in (one for steps in self._steps.values() for one in steps):
             stepper.end_round()
@@ -329,17 +325,17 @@ class Shard:
         parts = self._cut(self._bytes, range(self._num_moving), blocks)
         return self._moving(parts, [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors], table)
 
-    def pull_shared(self, snapshot: int | None, *, blocks: Sequence[BlockRow] | None = None) -> PackedSlices:
+    def pull_shared(self, snapshot: int | None, *, blocks: Sequence[BlockRow] | None = None) -> PulledSlices:
         """Return all slices that move, or the ``blocks`` in them, as they were at a snapshot, or are now."""
         parts = self._bytes if snapshot is None else self._parts(self._snapshots[snapshot])
         return self._moving(self._cut(parts, range(self._num_moving), blocks))
 
     def _moving(
         self, parts: list[torch.Tensor], also: Sequence[torch.Tensor] = (), state: Table | None = None
-    ) -> PackedSlices:
+    ) -> PulledSlices:
         count = self._num_moving
         present = None if count == len(self._slices) else tuple(range(count))
-        return PackedSlices(self.version, present, self._packed([*parts, *also]), state)
+        return PulledSlices(self.version, present, [*parts, *also], state)
 
     def snapshot(self, number: int) -> None:
         last = self._slices[self._num_moving - 1] if self._num_moving else None
@@ -351,13 +347,6 @@ class Shard:
             block[piece.offset : piece.offset + num_bytes]
             for piece, num_bytes in zip(self._slices, self._num_bytes, strict=True)
         ]
-
-    def _packed(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Join the parts to one payload, copied by one call."""
-        payload = torch.from_numpy(self._allocate(sum(part.numel() for part in parts)))
-        if parts:
-            torch.cat(parts, out=payload)
-        return payload
 
 
 def _unpacked(slices: Sequence[Slice], packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

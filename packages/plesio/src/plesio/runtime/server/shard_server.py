@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -162,7 +163,7 @@ class ShardServer:
             initial = replace(initial, state=state)
         if not initial.again:
             make: type[Shard] = import_module(_SHARD).Shard
-            shard = make.of(initial, payload, allocate=self._endpoint.stage)
+            shard = make.of(initial, payload)
             # another island may be about to take back what the stage before came to, which this one brings
             self.end_run(but=SharedRequest)
             self._shard = shard
@@ -247,7 +248,8 @@ class ShardServer:
                 pulled = shard.pull_shared(request.snapshot, blocks=blocks)
             kind, meta = encode(Shared(present=pulled.present, snapshots=tuple(snapshots), state=pulled.state))
             reply = self._reply(one.bulk.header, kind, version=pulled.version)
-            self._endpoint.send(one.bulk.peer, reply, meta=meta, payload=pulled.payload.numpy())
+            payload = pulled.packed(partial(self._endpoint.stage, peer=one.bulk.peer))
+            self._endpoint.send(one.bulk.peer, reply, meta=meta, payload=payload.numpy())
         self._release(told)
 
     def _reply(self, header: Header, kind: int, *, version: int) -> Header:
@@ -342,7 +344,8 @@ class ShardServer:
                 base_version=pulled.version,
                 request=request.number,
             )
-            self._endpoint.send(one.bulk.peer, header, meta=meta, payload=pulled.payload.numpy())
+            payload = pulled.packed(partial(self._endpoint.stage, peer=one.bulk.peer))
+            self._endpoint.send(one.bulk.peer, header, meta=meta, payload=payload.numpy())
 
 
 def _payloads(told: Iterable[Told]) -> "list[Payload]":

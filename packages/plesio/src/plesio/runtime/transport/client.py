@@ -154,7 +154,7 @@ class ClientEndpoint:
         pushed, once; then it belongs to the endpoint again.
         """
         self._read_freed()
-        return self._memory.outbox.stage(num_bytes)
+        return self._memory.outbox.stage(num_bytes, peer=SERVER)
 
     def _read_freed(self) -> None:
         if self._memory.outbox.num_lent:

@@ -102,7 +102,7 @@ class DataChannel:
         view = payload.reshape(-1).view(np.uint8)
         if view.size >= IN_PLACE_FROM_BYTES and self._memory.outbox.shares(peer):
             head = self._head(header, meta=meta, num_bytes=view.size, form=Form.REFERENCE)
-            segment = self._memory.outbox.to_segment(view)
+            segment = self._memory.outbox.to_segment(view, peer=peer)
             if segment is not None:
                 return self._send_reference(peer, head, segment, num_bytes=view.size)
         return self._send_pieces(peer, header, meta=meta, view=view)

@@ -5,15 +5,16 @@ made over the encrypted control channel. ``/proc/PID/fd/N`` is first opened as a
 effect, whatever is there). Only what is a memfd of exactly the expected name, is sealed against shrinking and is no
 larger than was agreed on is then mapped. What lies in a segment is used as numbers only.
 
-A segment stays mapped for the messages to come. Its owner may write to it again when it is *given back*, which happens
-when the receiver releases the message, or drops the last array that refers to it.
+The owner of a segment may write to it again when it is *given back*, which happens when the receiver releases the
+message, or drops the last array that refers to it. It stays mapped for the messages to come, until another segment has
+to be mapped: memory that is mapped counts as the process's.
 """
 
 import fcntl
 import mmap
 import os
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,14 +23,12 @@ from numpy.typing import NDArray
 from plesio.runtime.transport.segments import MemoryOffer, segment_name
 from plesio.runtime.transport.wire import Reference, Refusal, WireError
 
-_MAX_MAPPED = 16
-"""Segments of one peer that stay mapped; beyond that the one not used for longest is unmapped."""
 
 
 @dataclass(slots=True)
 class _Peer:
     offer: MemoryOffer
-    mapped: OrderedDict[int, mmap.mmap] = field(default_factory=OrderedDict)
+    mapped: dict[int, mmap.mmap] = field(default_factory=dict)
 
 
 class Mappings:
@@ -63,12 +62,11 @@ class Mappings:
         owner = self._peers.get(peer)
         if owner is None:
             raise WireError(Refusal.SEGMENT, "a segment of a peer that has offered none")
-        memory = owner.mapped.pop(reference.serial, None)
+        memory = owner.mapped.get(reference.serial)
         if memory is None:
-            memory = _map(owner.offer, reference, max_bytes=self._max_segment_bytes)
-        owner.mapped[reference.serial] = memory
-        if len(owner.mapped) > _MAX_MAPPED:
-            owner.mapped.popitem(last=False)
+            in_use = {serial for lender, serial, _ in list(self._lent.values()) if lender == peer}
+            owner.mapped = {serial: one for serial, one in owner.mapped.items() if serial in in_use}
+            owner.mapped[reference.serial] = memory = _map(owner.offer, reference, max_bytes=self._max_segment_bytes)
         if num_bytes > len(memory):
             raise WireError(Refusal.SEGMENT, f"{num_bytes} bytes in a segment of {len(memory)}")
         # an array of its own for each message: views of it refer to it, so its end is the end of all of them

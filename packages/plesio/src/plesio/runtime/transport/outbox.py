@@ -56,6 +56,8 @@ class Outbox:
         self._staged: dict[int, Staged] = {}
         self._sending: list[tuple[Sending, Staged]] = []
         self._lent: defaultdict[bytes, dict[int, Segment]] = defaultdict(dict)
+        self._had: defaultdict[bytes, set[int]] = defaultdict(set)
+        """Serials of the segments that were lent to each peer last: it has them mapped."""
 
     def allow(self, peer: bytes) -> None:
         if self.segments is not None:
@@ -69,19 +71,19 @@ class Outbox:
         """Segments that peers have not given back yet."""
         return sum(len(segments) for segments in self._lent.values())
 
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return a contiguous writable array with arbitrary content, to be filled and sent without a copy."""
+    def stage(self, num_bytes: int, *, peer: bytes) -> NDArray[np.uint8]:
+        """Return a contiguous writable array with arbitrary content, to be filled and sent to a peer without a copy."""
         self._reclaim()
-        segment = self._take_segment(num_bytes) if self._sharing and num_bytes else None
+        segment = self._take_segment(num_bytes, peer) if self._sharing and num_bytes else None
         array = self._heap.take(num_bytes) if segment is None else segment.array[:num_bytes]
         if num_bytes:
             self._staged[_address(array)] = Staged(array, segment)
         return array
 
-    def _take_segment(self, num_bytes: int) -> Segment | None:
+    def _take_segment(self, num_bytes: int, peer: bytes) -> Segment | None:
         assert self.segments is not None
         try:
-            return self.segments.take(num_bytes)
+            return self.segments.take(num_bytes, rather=self._had[peer])
         except OSError:
             self.num_unshared += 1
             return None
@@ -90,20 +92,23 @@ class Outbox:
         """Hand over the staged buffer that ``payload`` is the beginning of; it is the caller's now."""
         return self._staged.pop(_address(payload), None) if payload.size else None
 
-    def to_segment(self, payload: NDArray[np.uint8]) -> Segment | None:
+    def to_segment(self, payload: NDArray[np.uint8], *, peer: bytes) -> Segment | None:
         """Return the segment that ``payload`` was staged in, or one with a copy of it; None when there is no memory."""
         staged = self._staged.get(_address(payload))
         if staged is not None:
             if staged.segment is not None:
                 del self._staged[_address(payload)]
             return staged.segment
-        segment = self._take_segment(payload.size)
+        segment = self._take_segment(payload.size, peer)
         if segment is not None:
             np.copyto(segment.array[: payload.size], payload)
         return segment
 
     def lend(self, segment: Segment, *, peer: bytes) -> None:
         self._lent[peer][segment.serial] = segment
+        for had in self._had.values():
+            had.discard(segment.serial)
+        self._had[peer].add(segment.serial)
 
     def take_back(self, peer: bytes, serial: int) -> None:
         """Take back a segment from ``peer``; one that it never had is ignored."""
@@ -131,6 +136,7 @@ class Outbox:
     def forget(self, peer: bytes) -> None:
         """Forget this peer, which is gone, or begins anew."""
         self._sharing.discard(peer)
+        self._had.pop(peer, None)
         for segment in self._lent.pop(peer, {}).values():
             assert self.segments is not None
             self.segments.discard(segment)
@@ -143,6 +149,7 @@ class Outbox:
         self._staged.clear()
         self._sending.clear()
         self._lent.clear()
+        self._had.clear()
 
 
 def _address(array: NDArray[np.uint8]) -> int:

@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -96,16 +97,19 @@ class SegmentPool:
         """Segments made so far, without the one to try."""
         return self._num_made - 1
 
-    def take(self, num_bytes: int) -> Segment:
-        """Return a segment of at least ``num_bytes`` bytes with arbitrary content.
+    def take(self, num_bytes: int, *, rather: Collection[int] = ()) -> Segment:
+        """Return a segment of at least ``num_bytes`` bytes with arbitrary content, ``rather`` one with such a serial.
 
         Raises:
             OSError: The machine has no memory for it (or no descriptor).
         """
         most = 2 * max(num_bytes, _PAGE)  # a segment is whole pages, however little it is for
-        fitting = [i for i, segment in enumerate(self._free) if num_bytes <= segment.array.size <= most]
+        # the one that came back last first: as few as can be are in use, and mapped by peers
+        fitting = [one for one in reversed(self._free) if num_bytes <= one.array.size <= most]
         if fitting:
-            return self._free.pop(min(fitting, key=lambda i: self._free[i].array.size))
+            best = min(fitting, key=lambda one: (one.serial not in rather, one.array.size))
+            self._free.remove(best)
+            return best
         return self._make(-(-num_bytes // _PAGE) * _PAGE)
 
     def _make(self, num_bytes: int) -> Segment:

@@ -261,13 +261,13 @@ class ServerEndpoint:
         """
         return self._data.send(peer, header, meta=meta, payload=payload)
 
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+    def stage(self, num_bytes: int, *, peer: bytes) -> NDArray[np.uint8]:
         """Return a contiguous writable array with arbitrary content: fill it and `send` it, and it is never copied.
 
         It is memory that peers on this host can read in place where there are any, and used again later. Each one is to
-        be sent, once and to one peer; then it belongs to the endpoint again.
+        be sent, once and to this peer; then it belongs to the endpoint again.
         """
-        return self._memory.outbox.stage(num_bytes)
+        return self._memory.outbox.stage(num_bytes, peer=peer)
 
     def release(self, bulk: Bulk) -> None:
         self._data.release(bulk.payload)

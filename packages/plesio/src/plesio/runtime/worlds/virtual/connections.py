@@ -121,7 +121,7 @@ class ServerConnections:
         self._queue.answer(lambda: line.bulk_to_worker.send(num_bytes, lambda: line.deliver(bulk)))
         return bulk
 
-    def stage(self, num_bytes: int) -> NDArray[np.uint8]:
+    def stage(self, num_bytes: int, *, peer: bytes) -> NDArray[np.uint8]:
         return self.memory.stage(num_bytes)
 
     def release(self, bulk: Bulk) -> None:
