@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from plesio.runtime.job import Job
     from plesio.runtime.join import join
     from plesio.runtime.join_options import JoinOptions
-    from plesio.runtime.worker.exchange.transition import Transition
+    from plesio.runtime.worker.callbacks import Transition
     from plesio.runtime.worker.session import Session
     from plesio.tasks.task import Task
 
@@ -105,7 +105,7 @@ _LAZY = {
     "RunInfo": "plesio.protocol.figures",
     "Session": "plesio.runtime.worker.session",
     "Task": "plesio.tasks.task",
-    "Transition": "plesio.runtime.worker.exchange.transition",
+    "Transition": "plesio.runtime.worker.callbacks",
     "grid": "plesio.runtime.grid.join_grid",
     "island": "plesio.runtime.island",
     "join": "plesio.runtime.join",

@@ -25,9 +25,8 @@ from typing import Any
 
 from plesio.core.errors import ConfigError
 from plesio.core.results import Evaluation, RunResult
-from plesio.runtime.worker.callbacks import CheckpointWritten, MembersChanged
+from plesio.runtime.worker.callbacks import CheckpointWritten, MembersChanged, Transition
 from plesio.runtime.worker.exchange.exchange import StepProgress
-from plesio.runtime.worker.exchange.transition import Transition
 
 __all__ = ["CheckpointWritten", "Evaluation", "MLflow", "MembersChanged", "StepProgress", "TensorBoard", "WandB"]
 

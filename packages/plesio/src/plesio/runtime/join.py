@@ -19,9 +19,8 @@ from plesio.core.records import to_values
 from plesio.core.within import AT_LEAST_1
 from plesio.cost.host_costs import LEAST_SERVED_BYTES
 from plesio.policies import Policy
-from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
+from plesio.runtime.checkpoints.beginning import ResumedCheckpoint, WorkerCheckpoints
 from plesio.runtime.checkpoints.part_reports import Seat
-from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.island import island_of
 from plesio.runtime.job import Job
@@ -29,13 +28,12 @@ from plesio.runtime.join_options import JoinOptions, checkpoints_of, place_of, s
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizers import as_one
 from plesio.runtime.session_policy import policy_of, stoppable
-from plesio.runtime.worker.callbacks import Callbacks
+from plesio.runtime.worker.callbacks import Callbacks, Transition
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.exchange import LocalExchange, SnapshotTaker
 from plesio.runtime.worker.exchange.fragments import check_fragments
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.exchange.transition import Transition
 from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.job_handle import JobHandle

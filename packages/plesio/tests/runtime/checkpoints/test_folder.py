@@ -11,9 +11,9 @@ import plesio
 from plesio.core.errors import ConfigError, DataError
 from plesio.core.results import WorkerTimes
 from plesio.protocol.figures import RunInfo
+from plesio.runtime.checkpoints.beginning import ResumedCheckpoint
 from plesio.runtime.checkpoints.folder import Folder, read_manifest
 from plesio.runtime.checkpoints.part_reports import Seat
-from plesio.runtime.checkpoints.resumed import ResumedCheckpoint
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.join_options import JoinOptions
 from runtime.checkpoint_programs import checkpoints, data, model_of, optimizer_of, train

@@ -20,7 +20,6 @@ class CatalogueEntry:
     Attributes:
         manifest: What it is; None where that cannot be read, or it was never finished.
         fault: Why it cannot be used, as far as lengths of files show; None if nothing is known against it.
-        finished: Whether it was committed.
     """
 
     path: Path
@@ -30,7 +29,6 @@ class CatalogueEntry:
 
     @property
     def num_bytes(self) -> int:
-        """Size of its files, as they are."""
         try:
             return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
         except FileNotFoundError:  # it is being written, or has just been finished
@@ -48,11 +46,7 @@ class CatalogueEntry:
 
 
 def catalogue(path: Path) -> list[CatalogueEntry]:
-    """List the checkpoint in this folder, or all of the run whose folder it is: the latest last, then unfinished ones.
-
-    Raises:
-        DataError: There is none.
-    """
+    """List the checkpoint in this folder, or all of the run whose folder it is: latest last, then unfinished ones."""
     if (path / MANIFEST).exists():
         return [_committed(path)]
     folder = Folder(path)
@@ -73,11 +67,7 @@ def catalogue(path: Path) -> list[CatalogueEntry]:
 
 
 def newest(path: Path) -> tuple[Path, Manifest]:
-    """Find the checkpoint in this folder, or the newest whole one of the run whose folder it is; every byte is checked.
-
-    Raises:
-        DataError: There is none, or it is damaged.
-    """
+    """Find the checkpoint in this folder, or the newest whole one of the run whose folder it is."""
     if (path / MANIFEST).exists():
         manifest = read_manifest(path)
         for fault in faults(path, manifest.files):

@@ -60,13 +60,11 @@ class FolderClaim:
     """A worker's hold on its job's folder; let go when it is closed, when nothing refers to it, or with the process.
 
     Args:
-        folder: The checkpoints' folder, which is there.
         warn: Told, in a line, if the file system has no locks.
     """
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = _log.warning) -> None:
-        self._folder = folder
-        self._warn = warn
+        self._folder, self._warn = folder, warn
         self._holder: bytes | None = None
         """The line of this job, as far as it is known."""
         self._close: weakref.finalize[[int], FolderClaim] | None = None
@@ -74,8 +72,7 @@ class FolderClaim:
     def take(self) -> None:
         """Take the folder for this job; worker 0 does, before anything is written.
 
-        Raises:
-            ConfigError: Another job has it, or the lock is another user's.
+        It raises ConfigError if another job has it, or the lock is another user's.
         """
         descriptor = self._alone()
         holder = _Holder(host=socket.gethostname(), process=os.getpid(), since_unix_s=time.time())
@@ -93,9 +90,6 @@ class FolderClaim:
         """Make sure that the folder is this job's still; a worker does before it writes.
 
         One that ``leads`` commits the checkpoint, so it holds the folder from here on.
-
-        Raises:
-            ConfigError: Another job has it by now.
         """
         if self._holder is None:  # a run's first checkpoint comes when its worker 0 has taken the folder
             self._holder = self._written()

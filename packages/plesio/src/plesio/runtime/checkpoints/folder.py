@@ -71,7 +71,6 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is on the disk.
 
     Attributes:
-        num_bytes: Its length.
         xxh3: Its XXH3 of 128 bits, in hexadecimal digits. It finds damage; it is no proof against a forger, who could
             write the manifest too.
     """
@@ -97,23 +96,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The description of a checkpoint.
 
     Attributes:
-        schema: Version of this format.
         policy: The run's, as it was asked for.
         stage: The static policy that was in force.
         clock: Steps that the furthest worker had finished.
         samples: Samples of all workers that had been trained on.
-        elapsed_s: Seconds of training.
-        num_workers: Workers that wrote it.
-        workers: Their numbers.
         layout: Digest of the model's tensors.
-        seed: Seed of the order of samples.
-        optimizers: Classes and settings of the optimizers.
         plan: Number of the loop over the data that the workers were in, from 0; None in none.
-        figures: The plan's figures.
-        remainder: Rest of the plan.
-        created_unix_s: When it was committed.
-        versions: Versions of torch and Plesio.
-        files: Its files, by name.
     """
 
     schema: int = SCHEMA_VERSION
@@ -183,7 +171,6 @@ class HashedFile(io.RawIOBase):
 
     @property
     def written(self) -> WrittenFile:
-        """Length and checksum of what has been written up to now."""
         return WrittenFile(num_bytes=self._num_bytes, xxh3=self._digest.hexdigest())
 
     def writable(self) -> bool:
@@ -252,11 +239,7 @@ def _remove(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the description of the checkpoint in this folder.
-
-    Raises:
-        DataError: It is none, or one of another version; the message tells which.
-    """
+    """Read the description of the checkpoint in this folder; DataError if it is none, or one of another version."""
     try:
         values = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -320,15 +303,10 @@ class Folder:
         return sorted(self.path.glob(f"step-*{_PART}"))
 
     def part(self, clock: int) -> Path:
-        """Return the folder in which the checkpoint after step ``clock`` is written."""
         return self.path / f"step-{clock:08}{_PART}"
 
     def begin(self, clock: int) -> Path:
-        """Make the folder `part`, or find that another worker has.
-
-        Raises:
-            DataError: Another user has made it, or it is a link, or others may write into it.
-        """
+        """Make the folder `part`, or find that another worker has."""
         path = self.part(clock)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -349,11 +327,7 @@ class Folder:
             raise DataError(f"{part} is no folder; delete it")
 
     def latest(self) -> tuple[Path, Manifest, list[str]] | None:
-        """Find the latest whole checkpoint with its manifest; and a line on the fault of each later one.
-
-        Raises:
-            DataError: There are checkpoints, and none of them is whole.
-        """
+        """Find the latest whole checkpoint with its manifest; and a line on the fault of each later one."""
         damaged: list[str] = []
         for path in reversed(self.all()):
             try:
@@ -370,11 +344,7 @@ class Folder:
         return None
 
     def clear(self) -> None:
-        """Delete what a run that ended was writing, or removing.
-
-        Raises:
-            DataError: Something there is another user's.
-        """
+        """Delete what a run that ended was writing, or removing; DataError if something there is another user's."""
         for part in self.unfinished():
             self._check_mine(part)
             _remove(part)

@@ -34,10 +34,6 @@ _LOOK_S = 0.02
 class Seat:
     """A worker, or one of the ranks that are a worker together.
 
-    Attributes:
-        rank: Its number among these.
-        size: How many they are.
-
     >>> str(Seat(3)), str(Seat(3, rank=1, size=2))
     ('3', '3.1')
     """
@@ -67,10 +63,7 @@ class FilePlace(msgspec.Struct, frozen=True, array_like=True):
     """Place in a file of a value, or of a box of a tensor.
 
     Attributes:
-        name: Name of the tensor or value.
-        offset: First byte in the file.
         begins: First index of the box, by dimension; None for a value.
-        sizes: Shape of the box.
     """
 
     name: str
@@ -85,11 +78,8 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     """One process's report about its part of a checkpoint.
 
     Attributes:
-        files: Those that it has written.
         ranks: The number of its worker's; the first one's report tells of the others.
-        places: Places of values and boxes in them.
         report: Its totals by then, where they go into the state of server 0.
-        error: Why it has not written its part.
     """
 
     files: dict[str, WrittenFile] = msgspec.field(default_factory=dict)
@@ -129,9 +119,6 @@ def await_reports(
         seats: The processes.
         patience_s: Seconds to wait for the missing reports, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
-
-    Raises:
-        DataError: One could not write its part, was lost, or has left no report for too long.
     """
     patience, deadline_s = 0.0, 0.0
     reports: dict[Seat, PartReport] = {}

@@ -51,8 +51,7 @@ _CLASSES = {
 def read(path: Path, *, place: Place = lambda keys, tensor: tensor) -> StateDict:
     """Read all tensors and values of the checkpoint in this folder, as ``{"model": ..., "optimizer": ...}``.
 
-    Raises:
-        DataError: They cannot be read, or hold something that could run.
+    It raises DataError if they cannot be read, or hold something that could run.
     """
     with _as_data_error(path):
         table = _table(path)
@@ -70,8 +69,7 @@ def read(path: Path, *, place: Place = lambda keys, tensor: tensor) -> StateDict
 def shapes(path: Path) -> dict[str, torch.Size | None]:
     """Return the shapes of the model's tensors in the checkpoint in this folder, by name; None for what is none.
 
-    Raises:
-        DataError: They cannot be read.
+    It raises DataError if they cannot be read.
     """
     with _as_data_error(path):
         table = _table(path)
@@ -84,11 +82,7 @@ def shapes(path: Path) -> dict[str, torch.Size | None]:
 
 
 def check(path: Path) -> None:
-    """Read all of it, a tensor at a time, and keep nothing.
-
-    Raises:
-        DataError: `read` would fail.
-    """
+    """Read all of it, a tensor at a time, and keep nothing; DataError if `read` would fail."""
     with _as_data_error(path):
         for _ in _values(path, _table(path)):
             pass
@@ -129,13 +123,10 @@ class _Table(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Return the class, if such a table may have it; dtypes are torch's own names."""
-        if (module_name, global_name) in _CLASSES or _is_dtype(module_name, global_name):
+        is_dtype = module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype)
+        if (module_name, global_name) in _CLASSES or is_dtype:
             return super().find_class(module_name, global_name)
         raise pickle.UnpicklingError(f"{_TABLE} names {module_name}.{global_name}, which no table of contents has")
-
-
-def _is_dtype(module_name: str, global_name: str) -> bool:
-    return module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype)
 
 
 _Places = list[tuple[MetadataIndex, _StorageInfo]]
@@ -158,7 +149,9 @@ def _values(path: Path, table: Metadata) -> Iterator[tuple[str, Any]]:
                 yield key, _tensor(files, places, entry)
             else:
                 [(_, where)] = places
-                yield key, _value(files[where.relative_path], where)
+                file = files[where.relative_path]
+                file.seek(where.offset)
+                yield key, torch.load(io.BytesIO(file.read(where.length)), weights_only=True)
 
 
 def _tensor(files: Mapping[str, io.BufferedReader], places: _Places, entry: TensorStorageMetadata) -> torch.Tensor:
@@ -190,8 +183,3 @@ def _part(file: io.BufferedReader, place: _StorageInfo, size: torch.Size, dtype:
     if file.readinto(elements.data) != elements.nbytes:
         raise EOFError(f"{file.name} ends within a tensor")
     return torch.frombuffer(elements, dtype=dtype).reshape(size)
-
-
-def _value(file: io.BufferedReader, place: _StorageInfo) -> Any:
-    file.seek(place.offset)
-    return torch.load(io.BytesIO(file.read(place.length)), weights_only=True)

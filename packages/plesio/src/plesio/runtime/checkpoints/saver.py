@@ -17,7 +17,7 @@ from plesio.runtime.checkpoints.part_reports import PartReport, Seat
 from plesio.runtime.checkpoints.trained_with import check_plain
 from plesio.runtime.checkpoints.writing import CheckpointPart, Writer
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.quiescent_point import QuiescentPoint
+from plesio.runtime.worker.quiescent_point import STAND, QuiescentPoint
 from plesio.runtime.worker.registered import Registered, Stateful
 
 __all__ = ["CheckpointSaver"]
@@ -25,14 +25,7 @@ __all__ = ["CheckpointSaver"]
 
 @dataclass(slots=True, kw_only=True)
 class CheckpointSaver:
-    """Takes the checkpoints of one worker in one run.
-
-    Args:
-        policy: The run's, as it was asked for.
-        seed: Of the order of samples.
-        parts: `ReplicaTensors.parts` of the replica.
-        registered: Objects of the user's, saved with the rest.
-    """
+    """Takes the checkpoints of one worker in one run."""
 
     writer: Writer
     replica: Replica
@@ -74,7 +67,7 @@ class CheckpointSaver:
         check_plain(self.replica)
         report = self.report()
         own = {
-            "stand": _plain(point),
+            "stand": {name: getattr(point, name) for name in STAND},
             "random": worker.random_states(),
             "registered": self.registered.states(),
             "session": self._session(),
@@ -171,16 +164,3 @@ class _Pending(NamedTuple):
     point: QuiescentPoint
     server_state: ServerState | None
     """None on a worker that does not lead."""
-
-
-def _plain(point: QuiescentPoint) -> dict[str, Any]:
-    """Return what the manifest has not of it."""
-    return {
-        "policy": point.policy,
-        "next_review": point.next_review,
-        "next_clock": point.next_clock,
-        "shares": list(point.shares),
-        "keep": point.keep,
-        "own": point.own,
-        "own_optimizer": point.own_optimizer,
-    }

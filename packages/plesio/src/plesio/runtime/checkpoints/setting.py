@@ -20,13 +20,10 @@ _UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute":
 
 
 def parse_every(every: str | float) -> tuple[float | None, int | None]:
-    """Parse the seconds, or steps, between two checkpoints.
+    """Parse the seconds, or steps, between two checkpoints; ConfigError if it is neither.
 
     >>> parse_every("10 min"), parse_every("500 steps"), parse_every(30)
     ((600.0, None), (None, 500), (30.0, None))
-
-    Raises:
-        ConfigError: It is neither.
     """
     match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(every).lower())
     number = None

@@ -51,31 +51,22 @@ def state_of(replica: Replica) -> StateDict:
     names = {id(parameter): name for name, parameter in replica.model.named_parameters()}
     optimizer = replica.optimizer
     state = {
-        names[id(parameter)]: {key: own_numbers(_dense(value)) for key, value in values.items()}
+        names[id(parameter)]: {
+            key: own_numbers(value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value)
+            for key, value in values.items()
+        }
         for parameter, values in optimizer.state.items()
         if id(parameter) in names and values
     }
     groups = [
-        {**options, "params": _named(group["params"], names)}
+        {**options, "params": [names[id(p)] for p in group["params"] if id(p) in names]}
         for options, group in zip(replica.stepper.options(), optimizer.param_groups, strict=True)
     ]
     return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
 
 
-def _named(parameters: Sequence[torch.Tensor], names: Mapping[int, str]) -> list[str]:
-    return [names[id(parameter)] for parameter in parameters if id(parameter) in names]
-
-
-def _dense(value: Any) -> Any:
-    return value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value
-
-
 def check_model(replica: Replica, shapes: Mapping[str, torch.Size | None]) -> None:
-    """Check that a checkpoint with tensors of these names and shapes is of this model.
-
-    Raises:
-        DataError: It is of another one; the message names what differs.
-    """
+    """Check that a checkpoint with tensors of these names and shapes is of this model."""
     own = replica.model.state_dict()
     if own.keys() != shapes.keys():
         name = min(own.keys() ^ shapes.keys())
@@ -130,7 +121,6 @@ class Share:
     """The share of one writing process, copied out of the replica so that training can go on.
 
     Args:
-        number: Number of the share, from 0.
         num_shares: Replicas that are equal, each of which writes a share.
         rank: Number of this process among those that hold its replica in parts; 0 where it has all of it.
     """
@@ -167,11 +157,7 @@ class Share:
         return files.written, tuple(places)
 
     def finish(self, path: Path, places: Iterable[FilePlace]) -> WrittenFile:
-        """Write the table of contents, when all shares are there.
-
-        Raises:
-            DataError: They are not those of the shares.
-        """
+        """Write the table of contents, when all shares are there; DataError if they are not those of the shares."""
         written: dict[str, dict[tuple[int, ...] | None, FilePlace]] = {item.index.fqn: {} for item in self._items}
         for place in places:
             if place.name not in written:
@@ -198,7 +184,11 @@ class _Copies(DefaultSavePlanner):
         own = {name: value for name, value in self.state_dict.items() if name in names}
         self.boxes = {name: _box(name, value) for name, value in own.items()}
         self.state_dict = {
-            name: _copied(value) if isinstance(value, torch.Tensor) else value for name, value in own.items()
+            # elements in the order in which they are read
+            name: local_part(value).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in own.items()
         }
 
     def lookup_object(self, index: MetadataIndex) -> Any:
@@ -206,11 +196,7 @@ class _Copies(DefaultSavePlanner):
 
 
 def _box(name: str, value: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """Return the first index and the shape of what is here of a tensor; None and nothing of a value.
-
-    Raises:
-        ConfigError: It is no box of the whole tensor.
-    """
+    """Return the first index and the shape of what is here of a tensor; None and nothing of a value."""
     if not isinstance(value, torch.Tensor):
         return None, ()
     box = box_held(value) if isinstance(value, DTensor) else ([0] * value.dim(), list(value.shape))
@@ -233,11 +219,7 @@ def _writes(value: Any, *, rank: int) -> bool:
 
 
 def _entry(item: WriteItem, places: Collection[FilePlace]) -> TensorStorageMetadata | BytesStorageMetadata:
-    """Describe a tensor or value in the table of contents.
-
-    Raises:
-        DataError: Not all of it has been written.
-    """
+    """Describe a tensor or value in the table of contents; DataError if not all of it has been written."""
     data = item.tensor_data
     numel = 1 if data is None else data.size.numel()
     if not places or numel != sum(math.prod(place.sizes) for place in places):
@@ -265,11 +247,6 @@ class _HashedFiles(FileSystem):
         with HashedFile(Path(path)) as file:
             yield file
         self.written[Path(path).name] = file.written
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor to the CPU, its elements in the order in which they are read."""
-    return local_part(tensor).detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _num_bytes(item: WriteItem) -> int:

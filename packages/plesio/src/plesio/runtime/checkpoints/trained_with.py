@@ -40,11 +40,7 @@ def _text(value: Any) -> str:
 
 
 def changes(here: Sequence[OptimizerRecord], there: Sequence[OptimizerRecord]) -> list[str]:
-    """List the settings in which the program differs from the checkpoint, a line for each.
-
-    Raises:
-        DataError: It is another optimizer, or has other groups.
-    """
+    """List the settings in which the program differs from the checkpoint, a line for each."""
     ours, theirs = _names(here), _names(there)
     if ours != theirs:
         raise DataError(
@@ -82,8 +78,7 @@ def _changes(here: OptimizerRecord, there: OptimizerRecord) -> Iterator[str]:
 def check_plain(replica: Replica) -> None:
     """Check that all that the optimizer has beside tensors can be read again.
 
-    Raises:
-        ConfigError: It has something else than numbers, texts, and lists and tables of them.
+    It raises ConfigError if it has something else than numbers, texts, and lists and tables of them.
     """
     for number, options in enumerate(replica.stepper.options()):
         _check(options, f"param_groups[{number}]")

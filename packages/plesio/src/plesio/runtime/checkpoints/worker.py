@@ -33,11 +33,7 @@ def write(path: Path, values: dict[str, Any]) -> WrittenFile:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read what `write` wrote.
-
-    Raises:
-        DataError: It cannot be read, or holds something that could run.
-    """
+    """Read what `write` wrote; DataError if it cannot be read, or holds something that could run."""
     try:
         values = torch.load(path, weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError) as error:

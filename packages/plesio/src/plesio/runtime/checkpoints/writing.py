@@ -42,7 +42,6 @@ from plesio.runtime.worker.callbacks import Callbacks, CheckpointWritten
 __all__ = ["CheckpointPart", "Writer"]
 
 NICENESS = 5
-"""Niceness of the thread that writes."""
 CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
 """At the run's end others may take this much longer to write, and so many times as long, as this worker."""
 
@@ -55,12 +54,9 @@ class CheckpointPart:
     """One process's part of a checkpoint, copied from what trains.
 
     Attributes:
-        clock: Steps after which it is taken.
         workers: Those that write it; the first one leads.
-        report: Its totals by then, where they go into the state of server 0.
         share: Its share of the tensors that are common to all, if it has one.
         finish: Called on the leading worker, which has one.
-        failure: Why there is no copy to be written.
     """
 
     clock: int
@@ -77,11 +73,7 @@ class Writer:
     """Writes the parts of one process in one run.
 
     Attributes:
-        claim: This job's hold on the folder.
         warn: Told, in a line, of a checkpoint that could not be written.
-        callbacks: Told of a checkpoint that is whole.
-        lost: Workers that will never write their parts.
-        patience_s: How long others are waited for that have not written their parts.
         reads_back: True if the next checkpoint is read back once it is written; the first of a run is.
     """
 
@@ -108,12 +100,7 @@ class Writer:
         return self.seat.worker == workers[0] and self.seat.rank == 0
 
     def take_folder(self) -> None:
-        """Take the folder for this job, and clear it of what killed jobs have left.
-
-        Raises:
-            ConfigError: Another job has it.
-            DataError: Another user has written to it.
-        """
+        """Take the folder for this job, and clear it of what killed jobs have left."""
         self.claim.take()
         try:
             self.folder.clear()
@@ -154,15 +141,12 @@ class _Writing:
     part: CheckpointPart | None
     """None once it is done with: copies of tensors are no longer needed."""
     before: threading.Thread | None
-    """Writes the checkpoint before."""
     folder: Path | None = None
-    """The checkpoint's, once it is there."""
     has_reports: bool = False
     """True once this worker, which leads, has waited for the others' reports."""
     written: threading.Event = field(default_factory=threading.Event)
     """This worker's part is, or cannot be."""
     took_s: float = 0.0
-    """How long that took."""
     thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ from plesio.runtime.worker.gauges import Gauges
 from plesio.runtime.worker.job_handle import JobHandle, ambient
 from plesio.runtime.worker.meter import Meter, WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
-from plesio.runtime.worker.peer_watch import Unwatched
+from plesio.runtime.worker.peer_watch import Watch
 
 _PLAIN = JoinOptions()
 
@@ -272,7 +272,7 @@ class _Composer:
     def _meet(self, timeline: WorkerTimeline) -> _Met:
         job, setting, step_s = self.job, self.setting, timeline.meter.mean_step_s
         if job is None:
-            return _Met(Collector(None, 0, Formation.first(setting), Unwatched()))
+            return _Met(Collector(None, 0, Formation.first(setting), Watch()))
         device = next((p.device for p in self.layers.parameters()), torch.device("cpu"))
         door = Door(job, setting, step_s=step_s, device=device)
         if job.place.late:

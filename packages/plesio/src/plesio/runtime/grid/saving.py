@@ -19,8 +19,8 @@ import torch
 from plesio.core.errors import ConfigError
 from plesio.policies.grid import GridSetting
 from plesio.runtime.checkpoints import worker
+from plesio.runtime.checkpoints.beginning import find
 from plesio.runtime.checkpoints.folder import Manifest
-from plesio.runtime.checkpoints.resumed import find
 from plesio.runtime.checkpoints.setting import CheckpointSetting, parse_every
 from plesio.runtime.checkpoints.worker import random_states
 from plesio.runtime.checkpoints.writing import CheckpointPart, Writer

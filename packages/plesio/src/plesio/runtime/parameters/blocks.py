@@ -39,13 +39,7 @@ class TensorBlock:
 
     @classmethod
     def of_box(cls, shape: Sequence[int], *, offsets: Sequence[int], sizes: Sequence[int]) -> Self | None:
-        """Return the block of this box of a tensor; None where it is a part of other dimensions than described above.
-
-        Args:
-            shape: The tensor's.
-            offsets: Where the box begins, by dimension.
-            sizes: Its shape.
-        """
+        """Return the block of this box of a tensor; None if it is a part of other dimensions than described above."""
         cut = [dim for dim, (size, whole) in enumerate(zip(sizes, shape, strict=True)) if size != whole]
         last = cut[-1] if cut else 0
         first = cut[0] if len(cut) == 2 else last
@@ -91,13 +85,7 @@ class TensorBlock:
         return (row - self.row) * self.num_columns + min(max(column - self.column, 0), self.num_columns)
 
     def views(self, flat: torch.Tensor, *, start: int, stop: int) -> Iterator[torch.Tensor]:
-        """Yield the block's elements that lie in a slice, in order, as at most three matrices that share its memory.
-
-        Args:
-            flat: The slice's elements, ``[stop - start]``.
-            start: Where it begins in the flattened tensor.
-            stop: Where it ends.
-        """
+        """Yield the block's elements that lie in a slice, in order, as at most three matrices that share its memory."""
         position, end = self.within(start, stop)
         while position < end:
             row, column = divmod(position, self.num_columns)

@@ -50,7 +50,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def num_bytes(self) -> int:
-        return (self.stop - self.start) * _item_bytes(self.dtype)
+        return (self.stop - self.start) * _dtype(self.dtype).itemsize
 
     def view(self, block: torch.Tensor) -> torch.Tensor:
         """View the slice's elements in a server's block (shape ``[stop - start]``), sharing its memory."""
@@ -68,11 +68,6 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-@cache
-def _item_bytes(name: str) -> int:
-    return _dtype(name).itemsize
-
-
 @dataclass(frozen=True, slots=True)
 class SliceLayout:
     """The slices of every server, in order of offset."""
@@ -81,11 +76,7 @@ class SliceLayout:
 
     @classmethod
     def of(cls, tensors: Sequence[tuple[str, torch.Tensor, TensorKind, int]], *, num_servers: int) -> "SliceLayout":
-        """Cut (name, tensor, kind, group) into ``num_servers`` parts of equal bytes.
-
-        Raises:
-            ExchangeError: There are fewer elements than servers.
-        """
+        """Cut (name, tensor, kind, group) into ``num_servers`` parts of equal bytes."""
         total = sum(tensor.numel() * tensor.element_size() for _, tensor, _, _ in tensors)
         if sum(tensor.numel() for _, tensor, _, _ in tensors) < num_servers:
             raise ExchangeError(f"the model has fewer elements than the {num_servers} servers; ask for fewer servers")
@@ -111,7 +102,6 @@ class SliceLayout:
         return cls(tuple(tuple(part) for part in parts))
 
     def block_bytes(self, server: int) -> int:
-        """Return the bytes of one server's block, padding included."""
         last = self.servers[server][-1] if self.servers[server] else None
         return 0 if last is None else last.offset + last.num_bytes
 

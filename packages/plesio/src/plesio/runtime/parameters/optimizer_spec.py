@@ -72,11 +72,7 @@ def _has_torchs_step(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def optimizer_spec(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
-    """Describe ``optimizer`` so that a server can build its like.
-
-    Raises:
-        ExchangeError: The servers cannot run this class.
-    """
+    """Describe ``optimizer`` so that a server can build its like; ExchangeError if none can run this class."""
     if (what := _why_not(optimizer)) is not None:
         raise ExchangeError(
             f"the store's servers cannot run {what} on gradients; they can run {', '.join(SUPPORTED_OPTIMIZERS)}. "

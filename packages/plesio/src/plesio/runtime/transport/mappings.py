@@ -24,7 +24,6 @@ from plesio.runtime.transport.segments import MemoryOffer, segment_name
 from plesio.runtime.transport.wire import Reference, Refusal, WireError
 
 
-
 @dataclass(slots=True)
 class _Peer:
     offer: MemoryOffer

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from plesio.core.errors import ConfigError, nearest
+from plesio.policies import Policy
 
-__all__ = ["EVENTS", "Callbacks", "CheckpointWritten", "MembersChanged"]
+__all__ = ["EVENTS", "Callbacks", "CheckpointWritten", "MembersChanged", "Transition"]
 
 EVENTS = ("on_step", "on_evaluation", "on_transition", "on_members", "on_checkpoint", "on_close")
 """Methods of an object that are called with the event."""
@@ -35,12 +36,25 @@ class CheckpointWritten:
     folder: Path
 
 
-class Callbacks:
-    """The callbacks of one session.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A change of policy in a running job.
 
     Attributes:
-        called: True if there are any.
+        clock: The last step under ``before``.
+        before: The policy up to there.
+        after: The policy from there on.
+        restored: Whether the worker has gone back to an earlier state.
     """
+
+    clock: int
+    before: Policy
+    after: Policy
+    restored: bool
+
+
+class Callbacks:
+    """The callbacks of one session."""
 
     def __init__(self) -> None:
         self.called = False

@@ -59,11 +59,7 @@ NAME_KEY = "plesio/name"
 
 
 def launcher_policy(option: str | None = None) -> Policy | None:
-    """Return the policy of ``--policy`` or of ``PLESIO_POLICY``; None where neither is there.
-
-    Raises:
-        ConfigError: One cannot be read, or they differ.
-    """
+    """Return the policy of ``--policy`` or of ``PLESIO_POLICY``; None where neither is there."""
     told = os.environ.get(POLICY_VARIABLE)
     try:
         named = None if told is None else parse_policy(told)
@@ -79,15 +75,12 @@ _LATE_ISLAND = re.compile(r"(\d+):(\d+)/(\d+)")
 
 
 def island_sizes(text: str, *, num_processes: int, by: str) -> tuple[int, ...]:
-    """Return the ranks of each island, in order.
+    """Return the ranks of each island, in order; ConfigError if it is no such text, or they do not add up to all ranks.
 
     Args:
         text: One number for all islands, or one for each.
         num_processes: Ranks of all of them.
         by: What gave the text, for errors.
-
-    Raises:
-        ConfigError: It is no such text, or they do not add up to all ranks.
 
     >>> island_sizes("2", num_processes=4, by="--island"), island_sizes("2,1", num_processes=3, by="--island")
     ((2, 2), (2, 1))
@@ -132,7 +125,6 @@ class IslandPlace:
 
     Attributes:
         rank: Its number there; 0 leads.
-        size: Ranks of the island.
         process: Its number among the processes of the job.
         sizes: Ranks of each island at the start; none for one that joins later.
     """
@@ -162,14 +154,9 @@ class WorkerPlace:
 
     Attributes:
         rank: Its worker's number; ``num_workers`` or more for a worker that joins a running job.
-        num_workers: Workers at the start.
-        local_rank: Its number on its host.
         local_workers: Workers on its host at the start.
-        address: Address of the job's key-value store.
-        port: Its port.
         agent_hosts_store: Whether the launcher runs that store (torchrun and ``plesio run`` do); else rank 0 does.
         restart: How often torchrun has started the job over.
-        rack: Number of its rack, if the environment has one.
         island: Its place in its island; None for a worker of one process.
     """
 
@@ -186,12 +173,7 @@ class WorkerPlace:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "WorkerPlace | None":
-        """Read the place that the variables describe; None for a process on its own.
-
-        Raises:
-            ConfigError: Some of torchrun's variables are there and others are missing or impossible, the rack is no
-                number, or the ranks do not make islands.
-        """
+        """Read the place that the variables describe; None for a process on its own."""
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
         needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -278,7 +260,6 @@ class WorkerPlace:
 
     @property
     def host(self) -> int:
-        """Number of this process's host, by rank."""
         return self.rank // self.local_workers
 
     def own_address(self) -> str:
@@ -288,7 +269,6 @@ class WorkerPlace:
             return str(probe.getsockname()[0])
 
     def own_interface(self) -> str | None:
-        """Find the network interface that has `own_address`."""
         own = self.own_address()
         for name, addresses in psutil.net_if_addrs().items():
             if any(address.address == own for address in addresses):

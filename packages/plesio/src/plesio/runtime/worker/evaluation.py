@@ -46,7 +46,8 @@ class Judge:
         if not isinstance(found, Mapping):
             value = number_of(found, call="session.evaluate", what="the metric")
             goals = self._goals([self._name_of(metric)], goal)
-            return Evaluation(samples=samples, at_s=at_s, metric=value, goals=self._news(goals))
+            news: Any = UNSET if goals == {own: self.info.metric_goal} else goals
+            return Evaluation(samples=samples, at_s=at_s, metric=value, goals=news)
         if not found:
             raise ConfigError("session.evaluate(...): the function gives no metric; return at least one by name")
         values = {
@@ -77,9 +78,6 @@ class Judge:
             return self.info.metric_goal
         return "min" if _LESS_IS_BETTER.search(name) else "max"
 
-    def _news(self, goals: dict[str, Goal]) -> Any:
-        return UNSET if goals == {self.info.metric_name: self.info.metric_goal} else goals
-
 
 @contextlib.contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
@@ -109,12 +107,7 @@ class Evaluator:
     ) -> Found:
         """Evaluate the snapshots and the present parameters, where this worker has them.
 
-        Args:
-            metric: Called with the shared parameters in the model.
-            goal: The better direction.
-            samples: Samples of all workers so far, if they are known here.
-            at_s: Training time of the run so far.
-            number: Number of this worker's evaluation, where all workers are to have its result; None where some wait.
+        ``number`` counts this worker's evaluations, where all workers are to have its result.
         """
 
         def find() -> Found:

@@ -70,7 +70,6 @@ class Handover:
         self._session = session
 
     def register(self, name: str, one: Stateful) -> None:
-        """Hand over the state of ``one``; where this worker has joined, it goes on from the state that it received."""
         self._registered.add(name, one)
 
     def warn(self, warn: Callable[[str], None]) -> None:

@@ -158,11 +158,9 @@ class HeartbeatSender:
         self.generation = 0
         self._attendance.begin()
         self._abort, self._hold, self._lost = abort, hold, lost
-        self._on_server_lost = on_server_lost
-        self._meter = meter
+        self._on_server_lost, self._meter = on_server_lost, meter
 
     def wait_for_failure(self) -> PlesioError | None:
-        """Return `failure`, waiting for it a lease at most: lost workers are known by then."""
         self._failed.wait(self._attendance.lease_s)
         return self.failure
 

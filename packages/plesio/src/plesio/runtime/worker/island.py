@@ -20,9 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from plesio.core.errors import TaskError
 from plesio.core.results import Found
-from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup, broadcast_metric, broadcast_text
+from plesio.runtime.worker.exchange.group import CutOffError, Group, TorchGroup, Work, broadcast_metric, broadcast_text
 
-__all__ = ["BrokenIslandError", "Island"]
+__all__ = ["BrokenIslandError", "Island", "Rail", "together"]
 
 T = TypeVar("T")
 
@@ -123,3 +123,28 @@ class Island:
         """Return the texts of all ranks; all of them call it."""
         with _talking():
             return [broadcast_text(text, group=self._talk, source=rank) for rank in range(self.size)]
+
+
+def together(island: Island | None, wait: Callable[[], T]) -> T:
+    """Return what ``wait`` returns of other workers: on all ranks of an island, or on none (`Island.together`)."""
+    return wait() if island is None else island.together(wait)
+
+
+class Rail:
+    """The ranks of one number in all islands: their sums, for which the ranks of an island wait together."""
+
+    def __init__(self, group: Group, island: Island) -> None:
+        self._group, self._island = group, island
+        self.rank, self.size = group.rank, group.size
+
+    def all_reduce(self, tensor: torch.Tensor) -> "_Awaited":
+        return _Awaited(self._group.all_reduce(tensor), self._island)
+
+
+class _Awaited:
+    def __init__(self, work: Work, island: Island) -> None:
+        self._work, self._island = work, island
+        self.took_s = work.took_s
+
+    def wait(self) -> object:
+        return self._island.together(self._work.wait)

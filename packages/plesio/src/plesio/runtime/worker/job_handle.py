@@ -40,8 +40,7 @@ class Board(Protocol):
     def await_any(self, keys: Sequence[str], *, timeout_s: float | None = None) -> str | None:
         """Wait for a note of one of these keys and return the first such key; None if there is none in time.
 
-        Raises:
-            TransportError: The job has ended.
+        It raises TransportError if the job has ended.
         """
         ...
 
@@ -132,9 +131,7 @@ class JobHandle(Protocol):
     world: World
 
     @property
-    def start(self) -> JobStart:
-        """How the job has been started."""
-        ...
+    def start(self) -> JobStart: ...
 
     @property
     def shares_gpus(self) -> bool:
@@ -170,17 +167,9 @@ class JobHandle(Protocol):
     def regroup(
         self, members: Sequence[int], *, at: str, generation: int, device_type: str, called_off: Callable[[], bool]
     ) -> Group:
-        """Form a new group in place of the present one; all its members call it.
+        """Form a new group in place of the present one; all its members call it: RuntimeError if not all of them come.
 
-        Args:
-            members: In ascending order.
-            at: Their meeting place: the first one's `meeting`.
-            generation: The group's number.
-            device_type: The parameters'.
-            called_off: Tells whether there is to be yet another group.
-
-        Raises:
-            RuntimeError: Not all of them came.
+        They meet at the first one's `meeting`; ``called_off`` tells whether there is to be yet another group.
         """
         ...
 

@@ -56,9 +56,7 @@ class SynchronousBatches:
 
     def __init__(self, remainder: Remainder, *, batch_size: int, plan: int, rounds: RoundRecords) -> None:
         self._whole = remainder
-        self._batch_size = batch_size
-        self._plan = plan
-        self._rounds = rounds
+        self._batch_size, self._plan, self._rounds = batch_size, plan, rounds
         self._begin()
 
     def _begin(self) -> None:
@@ -124,9 +122,7 @@ class BlockSource(Protocol):
 
     def receive(self) -> Block | None: ...
 
-    def finish(self, block: int, *, num_samples: int) -> None:
-        """Report progress on a block."""
-        ...
+    def finish(self, block: int, *, num_samples: int) -> None: ...
 
     def release(self) -> None:
         """Give back all that is leased and not finished, an answer under way included."""

@@ -16,13 +16,13 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
 from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
-from plesio.runtime.worker.between_steps import BetweenSteps
 from plesio.runtime.worker.loading import BatchSource, Fed, shard
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.order import Order, subset_digest
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.sharing import Sharing
+from plesio.runtime.worker.step_times import BetweenSteps
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 from plesio.runtime.worker.world import World
 
@@ -45,8 +45,7 @@ class LoaderShard:
     """A worker's batches of a loader. Each iteration is a loop of its own: another epoch."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
-        self._begin = begin
-        self._length = length
+        self._begin, self._length = begin, length
 
     def __iter__(self) -> Iterator[Any]:
         return self._begin()
@@ -78,11 +77,8 @@ class Loops:
         on_whole: Callable[[], None],
     ) -> None:
         self._world, self._rounds, self._seed = world, world.rounds, world.info.seed
-        self._sharing = sharing
-        self._deals = deals
-        self._past = past
-        self._schedules = schedules
-        self._between = between
+        self._sharing, self._deals, self._past = sharing, deals, past
+        self._schedules, self._between = schedules, between
         self._now_s = timeline.now_s
         self._meter, self._warn = timeline.meter, timeline.meter.warn
         self._on_whole = on_whole
@@ -183,11 +179,7 @@ class Loops:
             self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
 
     def trained(self, own: object = None) -> int:
-        """Count a step on the samples given since the last one, or that the script counts itself; return their number.
-
-        Raises:
-            ConfigError: They are counted here, or that is no number of samples.
-        """
+        """Count a step on the samples given since the last one, or that the script counts; return their number."""
         size, samples = self._size, self._samples
         self._size = self._samples = 0
         self._stepped += 1
@@ -217,11 +209,7 @@ class Loops:
         self._loaders = Fed()
 
     def _check_turn(self) -> None:
-        """Refuse a loop that begins where its batches would be counted with those of something else.
-
-        Raises:
-            ConfigError: Another loop is under way, or an evaluation is.
-        """
+        """Refuse a loop that begins where its batches would be counted with those of something else: ConfigError."""
         if self._meter.totals.within == "metric":
             raise ConfigError(
                 "session.shard deals out samples to train on, to all workers, and session.evaluate may run on one "
@@ -248,7 +236,8 @@ class Loops:
         if isinstance(dataset, Subset) and self._rounds.num_workers > 1 and id(dataset) not in self._subsets:
             self._subsets.add(id(dataset))
             self._meter.has_alike("subset", plan, [subset_digest(dataset)])
-        self._rounds.draw_ahead(_ahead(order.loader))
+        # a loader may draw so many before the training loop asks for them
+        self._rounds.draw_ahead(order.loader.num_workers * ((order.loader.prefetch_factor or 2) + 1))
         self._schedules.clock.begin(figures)
         self._stepped = 0
         self._source = source = self._sharing.batch_source(figures, plan=plan)
@@ -367,11 +356,6 @@ class Loops:
 def _check(loader: object) -> None:
     if not isinstance(loader, DataLoader):
         raise DataError(f"session.shard takes a torch.utils.data.DataLoader, and this is a {type(loader).__name__}")
-
-
-def _ahead(loader: DataLoader[Any]) -> int:
-    """Count the batches that a loader like this one may draw before the training loop asks for them."""
-    return loader.num_workers * ((loader.prefetch_factor or 2) + 1)
 
 
 def _sizes(loader: DataLoader[Any]) -> Iterator[int]:

@@ -39,8 +39,7 @@ class LossScaler:
     """One worker's scaler in a session."""
 
     def __init__(self, scaler: GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.scaler = scaler
-        self._optimizers = optimizers
+        self.scaler, self._optimizers = scaler, optimizers
         self._states = scaler._per_optimizer_states
         """The scaler makes others in every update, so an update by others is noticed."""
         self._finite: bool | None = None
@@ -67,9 +66,6 @@ class LossScaler:
         """Unscale the gradients of this step within this context; afterwards the scale is that of the next one.
 
         A step that ends with an exception has no verdict.
-
-        Raises:
-            ConfigError: The loss was not scaled, or the program has stepped or updated the scaler by itself.
         """
         self._clock = clock
         self._unscale()
@@ -146,7 +142,6 @@ class LossScaler:
 
 
 _given: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
-"""Scalers that sessions have."""
 
 
 def given_scaler(scaler: GradScaler | None) -> None:

@@ -17,7 +17,6 @@ __all__ = ["environment"]
 
 @functools.cache
 def environment() -> Environment:
-    """Return versions, processor and commit of this process."""
     return Environment(
         plesio=version("plesio"),
         python=platform.python_version(),

@@ -37,11 +37,11 @@ class ProcessMemory:
         self._process = psutil.Process()
         self._kernel_knows = True
         self._shared_before = _status_bytes("RssShmem")
-        _give_back()
+        if (malloc_trim := _from_libc("malloc_trim")) is not None:
+            malloc_trim(ctypes.c_size_t(0))
         self.forget()
 
     def heap(self) -> Heap | None:
-        """Return the allocator's figures; None if it gives none."""
         return _glibc_heap()
 
     def resident_bytes(self) -> int:
@@ -124,9 +124,3 @@ def _glibc_heap() -> Heap | None:
     found = mallinfo2()
     assert isinstance(found, _MallInfo)
     return Heap(int(found.uordblks + found.hblkhd), int(found.arena + found.hblkhd))
-
-
-def _give_back() -> None:
-    malloc_trim = _from_libc("malloc_trim")
-    if malloc_trim is not None:
-        malloc_trim(ctypes.c_size_t(0))

@@ -64,8 +64,7 @@ class _Hook(OwnHook):
 
     def __init__(self, gauge: "MemoryGauge", *, begins: bool = False) -> None:
         super().__init__(self._mark)
-        self._gauge = gauge
-        self._begins = begins
+        self._gauge, self._begins = gauge, begins
 
     def _mark(self, hooked: object, arguments: object = None, output: Any = None) -> None:
         if isinstance(hooked, torch.nn.Module) and not torch.is_grad_enabled():
@@ -81,8 +80,7 @@ class MemoryGauge:
     """Measures some steps of one worker."""
 
     def __init__(self, replica: Replica, memory: MemoryReadings) -> None:
-        self._replica = replica
-        self._memory = memory
+        self._replica, self._memory = replica, memory
         held = sum(self._held_bytes())
         self._before_bytes = max(0, memory.resident_bytes() - held)
         heap = memory.heap()
@@ -123,13 +121,11 @@ class MemoryGauge:
         return max(self._peak_bytes, self._peak_aside_bytes, self._memory.peak_bytes())
 
     def leave_steps(self) -> None:
-        """Count the peak from here on apart: what follows is no step."""
         self._peak_bytes = max(self._peak_bytes, self._memory.peak_bytes())
         self._is_aside = True
         self._memory.forget()
 
     def return_to_steps(self) -> None:
-        """Count the peaks of steps again."""
         self._peak_aside_bytes = max(self._peak_aside_bytes, self._memory.peak_bytes())
         self._is_aside = False
         self._memory.forget()
@@ -172,7 +168,6 @@ class MemoryGauge:
             self._marks.append((live, self._gradient_bytes()))
 
     def ready(self) -> dict[str, Any] | None:
-        """Take note that the gradient is complete; return the parts if this step was measured and took most so far."""
         if not self._measures:
             return None
         self._measures = False

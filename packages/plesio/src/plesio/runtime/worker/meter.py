@@ -30,17 +30,13 @@ class History:
     """The lists of all reports so far, in 40 bytes a step, kept in case the server is lost and its records with it."""
 
     def __init__(self) -> None:
-        self._losses = array("q"), array("d"), array("d")
-        self._blocked = array("q"), array("d")
+        self._losses: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
+        self._blocked: tuple[array[Any], ...] = (array("q"), array("d"))
 
     def add(self, report: Report) -> None:
-        for clock, at_s, loss in report.losses:
-            self._losses[0].append(clock)
-            self._losses[1].append(at_s)
-            self._losses[2].append(loss)
-        for clock, blocked_s in report.blocked:
-            self._blocked[0].append(clock)
-            self._blocked[1].append(blocked_s)
+        for columns, rows in ((self._losses, report.losses), (self._blocked, report.blocked)):
+            for column, values in zip(columns, zip(*rows, strict=True), strict=False):
+                column.extend(values)
 
     def complete(self, report: Report) -> None:
         report.losses = list(zip(*self._losses, strict=True))
@@ -79,7 +75,6 @@ class Meter:
         bytes_sent: Tells the bytes sent so far, by class of link.
         memory_bytes: The worker's configured need, where nothing measures it.
         history: Keeps what was taken, if this worker may have to report all of it again.
-        callbacks: Callbacks of the program, which are told what the records are.
     """
 
     RECENT = 20
@@ -97,9 +92,7 @@ class Meter:
         self.totals = Report()
         self._says = says
         self.callbacks = Callbacks() if callbacks is None else callbacks
-        self._bytes_sent = bytes_sent
-        self._memory_bytes = memory_bytes
-        self._gauges = gauges
+        self._bytes_sent, self._memory_bytes, self._gauges = bytes_sent, memory_bytes, gauges
         self._recent: list[float] = []
         self._hand_on: Callable[[Report], None] | None = None
         self.latest: tuple[int, float, float] | None = None
@@ -145,7 +138,6 @@ class Meter:
         return self.totals.elapsed_s / max(1, self.totals.steps)
 
     def measured_by(self, gauges: Gauges) -> None:
-        """Measure memory by ``gauges`` from here on, where what is measured was not there at the beginning."""
         self._gauges = gauges
 
     def hand_on(self, to: Callable[[Report], None]) -> None:
@@ -201,7 +193,7 @@ class Meter:
         blocked, totals.blocked = totals.blocked, []
         recent = sorted(self._recent)
         totals.recent_step_s = recent[(len(recent) - 1) // 2] if recent else 0.0
-        memory_bytes = self._memory_bytes if self._gauges is None else self._gauges.peak_bytes()
+        memory_bytes = self._memory_bytes if self._gauges is None else self._gauges.resident_peak_bytes()
         totals.peak_memory_bytes = max(totals.peak_memory_bytes, memory_bytes)
         report = Report(**{name: getattr(totals, name) for name in Report.__slots__})
         report.losses, report.blocked = losses, blocked
@@ -224,7 +216,7 @@ class Meter:
 
     def _gauge(self, report: Report) -> None:
         if self._gauges is not None:
-            memory = self._gauges.memory()
+            memory = self._gauges.split()
             if memory is not None:
                 report.memory = memory
                 if memory.device == "cpu":
@@ -240,8 +232,7 @@ class WorkerTimeline:
     def __init__(self, meter: Meter, trace: TraceWriter, *, clock: Clock, gauges: Gauges | None = None) -> None:
         self.clock = clock
         self.now_s = clock.now_s
-        self.meter = meter
-        self.trace = trace
+        self.meter, self.trace = meter, trace
         self.exchanged_s = 0.0
         """Seconds of waiting, communicating and being blocked so far."""
         self.ended_s = 0.0
@@ -274,7 +265,7 @@ class WorkerTimeline:
         self.meter.step(clock=clock, samples=samples, duration_s=duration_s, loss=loss, at_s=at_s)
         if self._gauges is not None:
             now_s = self.now_s()
-            used = self._gauges.stepped(now_s)
+            used = self._gauges.finished(now_s)
             if used is not None:
                 self.event(UTILISATION, at_s=now_s, clock=clock, **used)
 
@@ -336,11 +327,7 @@ class WorkerTimeline:
 
 
 def number_of(value: Any, *, call: str, what: str) -> float:
-    """Return the value as a float: a number, or a tensor with one.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Return the value as a float: a number, or a tensor with one; ConfigError if it is neither."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, float | Real):  # numpy's numbers are, too; a float is found at once

@@ -114,8 +114,6 @@ class _Seen(msgspec.Struct, kw_only=True, rename=lambda name: f"_{name}"):
         factor: The least that a piece of this step's gradient was multiplied by.
         is_finite: Whether what is known of this step's gradient and loss is finite, or an overflow of a scaled loss.
         sparse_bytes: Bytes of each step with sparse gradients; `Reviewed.sparse_bytes` is their mean.
-        num_trained: Samples of all workers, by the latest news.
-        loss_before: Mean loss of the last review.
     """
 
     spikes_in_loss: SpikeDetector | None
@@ -177,9 +175,7 @@ class StepMonitor:
         rounds: RoundRecords,
         total_samples: int | None,
     ) -> None:
-        self._traits = traits
-        self._timeline = timeline
-        self._total_samples = total_samples
+        self._traits, self._timeline, self._total_samples = traits, timeline, total_samples
         self._rounds = rounds
         self._sketch = Sketch(SKETCH)
         self._guard = guard

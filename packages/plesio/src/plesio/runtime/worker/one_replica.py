@@ -1,24 +1,31 @@
-"""A script that takes one worker's replica for the shared parameters, where replicas differ between steps."""
+"""Where replicas differ between steps: a script that takes one worker's for the shared parameters, and is told so.
+
+Frameworks that evaluate or save on all workers at once have the shared parameters in every worker's model meanwhile.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
+import torch.distributed as dist
 
-from plesio.runtime.worker.exchange.replica import Replica
+from plesio.core.errors import ConfigError
+from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
+from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.meter import Meter
 from plesio.runtime.worker.own_hook import OwnHook
-from plesio.runtime.worker.step_times import StepClock
+from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.world import SessionParts
 
-__all__ = ["OneReplica"]
+__all__ = ["OneReplica", "SharedModel"]
 
 
 class OneReplica:
     """Warns when the model's state is taken, when it is copied, and when it is evaluated outside of an evaluation.
 
     Args:
-        replica: The worker's, which is one of several.
         parts: Its policy, and what knows how far the replica is ahead of the others, if workers can form new groups.
         steps: The worker's clock: before its first step all replicas are equal.
-        meter: Takes the warning.
     """
 
     def __init__(self, replica: Replica, parts: SessionParts, *, steps: StepClock, meter: Meter) -> None:
@@ -63,7 +70,6 @@ class OneReplica:
         )
 
     def close(self) -> None:
-        """Take the hooks off the model."""
         for hook in self._hooks:
             hook.remove()
 
@@ -72,3 +78,75 @@ class _BeforeForward(OwnHook):
     def __call__(self, model: torch.nn.Module, _: object) -> None:
         if not (model.training or torch.is_grad_enabled()):
             self._action()
+
+
+class SharedModel:
+    """A context in which the model has the shared parameters; the worker's own come back afterwards.
+
+    All workers enter it at the same place. The training clock is stopped meanwhile. Where nothing differs it changes
+    nothing, and neither does one within another.
+
+    Args:
+        one_replica: Tells whether the replica may differ from the others' now; None for a worker alone.
+        find: Gives the shared state on the worker that has it, and None elsewhere. All workers call it alike.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        one_replica: OneReplica | None,
+        find: Callable[[], State | None],
+        times: StepTimes,
+        meter: Meter,
+    ) -> None:
+        self._replica, self._one_replica, self._find = replica, one_replica, find
+        self._times, self._meter = times, meter
+        self._has_buffers = any(True for _ in replica.model.buffers())
+        self._depth = 0
+        self._kept = ExitStack()
+
+    @property
+    def differs(self) -> bool:
+        """True if the model may not be the shared one now: its parameters, or under any policy its buffers."""
+        one_replica = self._one_replica
+        return self._depth == 0 and one_replica is not None and (self._has_buffers or one_replica.is_own)
+
+    def __enter__(self) -> None:
+        """Put the shared parameters into the model; ConfigError without a process group of torch's, or on an island."""
+        if self.differs:
+            if self._replica.island is not None:
+                raise ConfigError(
+                    "session.shared is for workers of one process; an island evaluates in session.evaluate"
+                )
+            with ExitStack() as kept:
+                kept.enter_context(self._times.stopped())
+                kept.enter_context(self._replica.changes.put_back())
+                kept.enter_context(self._meter.within("metric"))
+                kept.enter_context(self._replica.loaded(self._everywhere()))
+                self._kept = kept.pop_all()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._kept.close()
+
+    def _everywhere(self) -> State:
+        """Send the state of the first worker that has one to all."""
+        if not dist.is_initialized():
+            raise ConfigError(
+                "session.shared sends the parameters by torch's own process group, and there is none: write "
+                "session.evaluate(...), or call torch.distributed.init_process_group() before plesio.join"
+            )
+        device = self._replica.device
+        dist.all_reduce(torch.zeros((), device=device))  # all have come: what they have pushed is in the shared state
+        found = self._find()
+        first = torch.tensor(dist.get_rank() if found is not None else dist.get_world_size(), device=device)
+        dist.all_reduce(first, op=dist.ReduceOp.MIN)
+        state = self._replica.state() if found is None else found
+        for alike in by_dtype(state.values()):
+            flat = flat_of(alike).to(device)
+            dist.broadcast(flat, src=int(first.item()))
+            write_parts(flat, alike)
+        return state

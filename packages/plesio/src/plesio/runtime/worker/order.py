@@ -56,17 +56,10 @@ def subset_digest(dataset: Subset[Any]) -> float:
 
 
 class Order:
-    """The order of samples of one loop over a loader.
-
-    Args:
-        seed: The run's.
+    """The order of samples of one loop over a loader; DataError if its sampler cannot be dealt out.
 
     Attributes:
-        loader: The user's.
         in_units: Whether a position is what the loader hands out in one go.
-
-    Raises:
-        DataError: The sampler cannot be dealt out to workers.
 
     >>> order = Order(DataLoader(range(5), batch_size=2), seed=0)
     >>> order.indices([Span(0, 1, 3), Span(1, 0, 1)], first_epoch=0)
@@ -92,16 +85,7 @@ class Order:
         _check(self._sampler)
 
     def figures(self, *, samples: int | None, epoch: int | None, num_workers: int) -> PlanFigures:
-        """Return the numbers of the plan: one epoch, or ``samples`` samples of as many epochs as that takes.
-
-        Args:
-            samples: Over all workers; None is one epoch.
-            epoch: The first; None goes by the sampler's length.
-            num_workers: Workers that share it.
-
-        Raises:
-            DataError: There is less to deal out than there are workers.
-        """
+        """Return the numbers of the plan: one epoch, or ``samples`` samples of as many epochs as that takes."""
         num_positions = len(cast("Any", self._sampler)) if epoch is None else len(self.positions(epoch))
         budget = num_positions if samples is None else samples
         if samples is not None and self.in_units:

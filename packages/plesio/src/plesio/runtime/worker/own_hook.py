@@ -15,8 +15,7 @@ class OwnHook:
     """
 
     def __init__(self, action: Callable[..., Any], *, on_copy: Callable[[], None] | None = None) -> None:
-        self._action = action
-        self._on_copy = on_copy
+        self._action, self._on_copy = action, on_copy
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self._action(*arguments, **named)

@@ -38,8 +38,6 @@ class Pacer:
         speed: Relative speed; a worker of speed 0.5 takes twice as long.
         slowdowns: When the worker's rack is slow; None if it never is.
         seed: Seed of the run.
-        worker: Number of the worker; each has its own stream.
-        clock: Tells the time and sleeps.
         began_s: When the run began, on that clock, for ``slowdowns``; None is when this worker's first step begins,
             which is the same moment for all workers that begin together.
 

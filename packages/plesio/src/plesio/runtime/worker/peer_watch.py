@@ -11,14 +11,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from plesio.runtime.coordinator.members import lease_s
 
-__all__ = ["PeerWatch", "Unwatched", "Watch"]
+__all__ = ["PeerWatch", "Watch"]
 
 _BEATS_PER_LEASE = 5
 _LONGEST_INTERVAL_S = 1.0
@@ -33,26 +32,17 @@ _ASKING_S = 0.02
 _log = logging.getLogger(__name__)
 
 
-class Watch(Protocol):
-    """A watch that notices workers that have stopped."""
+class Watch:
+    """A watch that notices workers that have stopped; this one is of workers that cannot without the others' notice."""
 
     def is_given_up(self) -> bool:
         """Tell whether the others have given this worker up, or may have: it has shown no sign of life for a lease."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Unwatched:
-    """The watch of workers that cannot stop without the others' notice."""
-
-    def is_given_up(self) -> bool:
         return False
 
     def close(self) -> None: ...
 
 
-class PeerWatch:
+class PeerWatch(Watch):
     """One worker's thread; it begins at once.
 
     Args:
@@ -72,11 +62,8 @@ class PeerWatch:
         give_up: Callable[[int], None],
         store_host: int | None,
     ) -> None:
-        self._store = store
-        self._rank = rank
-        self._step_s = step_s
-        self._give_up = give_up
-        self._store_host = store_host
+        self._store, self._rank, self._step_s = store, rank, step_s
+        self._give_up, self._store_host = give_up, store_host
         self._lease_s = lease_s(step_s())
         """The lease as it was before the present turn: a sleep lengthens the mean step, and is not judged by that."""
         self._beaten_s = self._looked_s = time.monotonic()
@@ -92,7 +79,7 @@ class PeerWatch:
         self._thread.start()
 
     def is_given_up(self) -> bool:
-        """Tell whether the others have given this worker up, or may have: it has shown no sign of life for a lease.
+        """Tell it by the store.
 
         It asks the store, so it takes a moment, and a lease if the store does not answer. Without a store no sign of
         life arrives, and so no worker is given up for its absence.

@@ -8,7 +8,10 @@ from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["QuiescentPoint"]
+__all__ = ["STAND", "QuiescentPoint"]
+
+STAND = ("policy", "next_review", "next_clock", "shares", "keep", "own", "own_optimizer")
+"""Of a point: what a checkpoint has of it beside its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +21,10 @@ class QuiescentPoint:
     Attributes:
         clock: Steps that have been finished, by all or by the furthest.
         policy: Spec of the static policy in force from here on.
-        next_review: Clock of the next review.
         next_clock: Clock at which its answer holds.
         shares: By rank, of each round's samples; empty is equal shares.
         keep: The workers keep a copy of their state as it is here.
-        samples: Samples of all workers, trained on.
         plan: Number of the loop over the data that the workers are in; None in none.
-        figures: That loop's.
         remainder: The samples that are left of it.
         own: This worker's own part of the exchange's state, as plain values.
         own_optimizer: Whether the optimizer's state is.
@@ -48,10 +48,7 @@ class QuiescentPoint:
     @classmethod
     def of(cls, steer: Steering, *, samples: int, own: dict[str, Any], own_optimizer: bool) -> "QuiescentPoint":
         return cls(
-            clock=steer.clock,
-            policy=steer.policy,
-            next_review=steer.next_review,
-            next_clock=steer.next_clock,
+            **_decided(steer),
             shares=steer.shares,
             keep=steer.keep,
             samples=samples,
@@ -65,10 +62,7 @@ class QuiescentPoint:
         read: PlanFigures = from_values(figures, PlanFigures)
         plan, remainder = rounds.plan_left
         return cls(
-            clock=steer.clock,
-            policy=steer.policy,
-            next_review=steer.next_review,
-            next_clock=steer.next_clock,
+            **_decided(steer),
             samples=rounds.global_samples,
             plan=plan,
             figures=read,
@@ -77,9 +71,9 @@ class QuiescentPoint:
 
     def begin_rounds(self, rounds: RoundRecords) -> None:
         rounds.go_on_from(
-            self.clock,
-            global_samples=self.samples,
-            plan=self.plan or 0,
-            remainder=self.remainder,
-            shares=self.shares,
+            self.clock, global_samples=self.samples, plan=self.plan or 0, remainder=self.remainder, shares=self.shares
         )
+
+
+def _decided(steer: Steering) -> dict[str, Any]:
+    return {name: getattr(steer, name) for name in ("clock", "policy", "next_review", "next_clock")}

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from msgspec.structs import replace
@@ -33,7 +33,6 @@ class Rack:
 
     Attributes:
         group: Its workers; rank 0 leads.
-        sizes: Workers of every rack.
         evaluates: Whether the worker that evaluates is one of them.
         together: Whether racks exchange in rounds of all.
     """
@@ -60,9 +59,6 @@ class Rack:
 def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:
     """Return the part of a plan that is dealt out: a last rest too small for a batch is not, as on a collective.
 
-    Raises:
-        DataError: An epoch does not give every worker a sample.
-
     >>> figures_for_racks(PlanFigures(num_samples=9, batch_size=4, budget_samples=19), sizes=(2, 2), together=False)
     PlanFigures(num_samples=9, batch_size=4, budget_samples=18)
     """
@@ -77,14 +73,6 @@ def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together:
     return replace(figures, budget_samples=budget)
 
 
-class LeaseMaker(Protocol):
-    """Makes the leader's leases."""
-
-    def __call__(self, *, on_admitted: Callable[[int], None], on_halt: Callable[[], None]) -> BlockSource:
-        """Leases that report when a rest is over, and when the stage on the store ends."""
-        ...
-
-
 class RackBlocks:
     """Blocks that the leader leases and all of the rack receive, by the same calls at the same places; see `Leases`."""
 
@@ -92,16 +80,14 @@ class RackBlocks:
         self,
         rack: Group,
         *,
-        lease: "LeaseMaker",
+        lease: Callable[..., BlockSource],
         before_rest: Callable[[], None],
         on_admitted: Callable[[int], None],
         on_halt: Callable[[], None],
     ) -> None:
         self._rack = rack
         self._source = lease(on_admitted=self._note, on_halt=self._note_halt) if rack.rank == 0 else None
-        self._before_rest = before_rest
-        self._on_admitted = on_admitted
-        self._on_halt = on_halt
+        self._before_rest, self._on_admitted, self._on_halt = before_rest, on_admitted, on_halt
         self._clock = _NOTHING
         self._halted = False
 
@@ -149,8 +135,7 @@ class RackBatches:
     redealt = False
 
     def __init__(self, whole: LeasedBatches, *, rack: Group) -> None:
-        self._whole = whole
-        self._rack = rack
+        self._whole, self._rack = whole, rack
         self._dealt: deque[tuple[int, int]] = deque()
         """Samples of this worker and of the rack, of each batch that was drawn and not trained on."""
 

@@ -32,7 +32,6 @@ from plesio.protocol.to_server import Regrouped
 from plesio.protocol.to_worker import Regroup, Stop
 from plesio.runtime.worker.exchange.elastic import ElasticExchange
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup, broadcast_bytes, broadcast_text
-from plesio.runtime.worker.exchange.rail import together
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.staged import StagedExchange
@@ -44,6 +43,7 @@ from plesio.runtime.worker.exchange.state_copy import (
     mean_replica,
 )
 from plesio.runtime.worker.handover import Handover, packed, unpacked
+from plesio.runtime.worker.island import together
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
@@ -128,7 +128,6 @@ class Recovery:
     """Brings one worker from one group to the next.
 
     Args:
-        group: The present one.
         steps: The clock; moved where the others are further.
         late: Whether this worker joins a run that is under way.
     """
@@ -148,13 +147,9 @@ class Recovery:
         self._handover = handover
         self._late = late
         """It has been in no group yet."""
-        self._replica = replica
-        self._group = group
-        self._world = world
+        self._replica, self._group, self._world = replica, group, world
         self._rounds = world.rounds
-        self._steps = steps
-        self._exchange = exchange
-        self._timeline = timeline
+        self._steps, self._exchange, self._timeline = steps, exchange, timeline
 
     @property
     def due(self) -> bool:
@@ -203,12 +198,8 @@ class Recovery:
     def recover(self, *, plan: int, samples: int) -> None:
         """Return when this worker has gone on in a new group; `StepClock` says from where.
 
-        Args:
-            plan: The loop over the data that it is in, or else the next one.
-            samples: Its own samples that count.
-
-        Raises:
-            PlesioError: There can be no other group, or this worker was counted lost.
+        It raises PlesioError if there can be no other group, or this worker was counted lost. ``plan`` is the loop over
+        the data that it is in, or else the next one; ``samples`` are its own that count.
         """
         self._regroup(plan=plan, samples=samples, agreed=False)
         self._replica.changes.begin()
@@ -310,11 +301,7 @@ class Recovery:
         return agreement, memory, self._stage(group, how=agreement["how"], leader=place, weight=weight)
 
     def _hand_over(self, group: Group, *, leader: int) -> dict[str, Any]:
-        """Bring to joining workers all that they need of the leader; they take it at once.
-
-        Raises:
-            ConfigError: A registered object has a state that cannot be sent; on joining workers.
-        """
+        """Bring to joining workers all that they need of the leader; they take it at once."""
         applies: list[Apply] = []
         if self._exchange.cutter(group) is None:  # else all take parts
             applies = [

@@ -86,11 +86,7 @@ def check(name: str, one: Stateful) -> None:
 
 
 def kept(name: str, state: Any, *, copies: bool = True) -> Any:
-    """Copy ``state`` as plain values and tensors on the CPU; without ``copies`` only check that it can be kept.
-
-    Raises:
-        ConfigError: It holds something else; the message tells where.
-    """
+    """Copy ``state`` as plain values and tensors on the CPU; without ``copies`` only check that it can be kept."""
 
     def other(value: Any, path: str) -> Any:
         if isinstance(value, _OF_TORCH):
@@ -186,19 +182,8 @@ class Keeper(Protocol):
         ...
 
 
-class _Registry(Protocol):
-    """Save objects, or return their states."""
-
-    def register(self, name: str, one: Stateful) -> None: ...
-
-
-def register(objects: Mapping[str, Stateful], keepers: Sequence[_Registry]) -> None:
-    """Have every keeper save the objects, each by its name.
-
-    Raises:
-        ConfigError: One is a loss scaler: a session that only saved it would train with scaled gradients; or it cannot
-            be saved.
-    """
+def register(objects: Mapping[str, Stateful], keepers: Sequence[Callable[[str, Stateful], None]]) -> None:
+    """Have every keeper save the objects, each by its name; ConfigError if one cannot be saved, or is a loss scaler."""
     if not objects:
         raise ConfigError(
             "session.register(): write an object by its name, as in session.register(scheduler=scheduler)"
@@ -210,4 +195,4 @@ def register(objects: Mapping[str, Stateful], keepers: Sequence[_Registry]) -> N
             )
         check(name, one)
         for keeper in keepers:
-            keeper.register(name, one)
+            keeper(name, one)

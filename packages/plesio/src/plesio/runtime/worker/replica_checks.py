@@ -53,11 +53,7 @@ def check_model(model: nn.Module, *, in_island: bool = False) -> None:
 
 
 def check_layers(model: nn.Module, *, policy: str) -> None:
-    """Refuse layers that meet the other workers in every forward pass, for a ``policy`` whose workers do not.
-
-    Raises:
-        TaskError: There is one.
-    """
+    """Refuse layers that meet the other workers in every forward pass, for a ``policy`` whose workers do not."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             raise TaskError(
@@ -90,13 +86,10 @@ def _twice(wrapper: str) -> str:
 
 
 def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer, *, in_island: bool) -> None:
-    """Refuse what workers would not have in common when they begin, though one process alone could go on from it.
-
-    Raises:
-        TaskError: There are gradients, the optimizer has parameters that the model has not, or DDP has the model.
-    """
+    """Refuse what workers would not have in common when they begin, though one process alone could go on from it."""
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None and _has_values(parameter.grad):
+        gradient = parameter.grad
+        if gradient is not None and (gradient.coalesce().values() if gradient.is_sparse else gradient).any():
             raise TaskError(
                 f'"{name}" has a gradient already, which would be a part of the first step; call '
                 "optimizer.zero_grad() before plesio.join"
@@ -114,10 +107,6 @@ def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer, *, in_is
         gc.collect()  # one that nobody has any more
         if any(one.module is model for one in _all_ddp()):
             raise TaskError(_twice(DistributedDataParallel.__name__))
-
-
-def _has_values(gradient: torch.Tensor) -> bool:
-    return bool((gradient.coalesce().values() if gradient.is_sparse else gradient).any())
 
 
 def _all_ddp() -> Iterator[DistributedDataParallel]:

@@ -75,7 +75,6 @@ class Unfinished:
 
     Attributes:
         remainder: Rest of the common plan; None is all of it.
-        samples: Samples of all workers that have been trained on.
         dropped: Samples of plans that are over, of which no replica holds anything.
     """
 
@@ -92,13 +91,10 @@ class RoundRecords:
     """
 
     def __init__(self, rank: int, num_workers: int, *, warn: Callable[[str], None]) -> None:
-        self.rank = rank
-        self.num_workers = num_workers
-        self._warn = warn
+        self.rank, self.num_workers, self._warn = rank, num_workers, warn
         self._ahead = 0
         """Rounds that a loader may draw before the training gets to them."""
         self.global_samples = 0
-        """Samples of all ranks that have been trained on."""
         self._shares: tuple[float, ...] = ()
         self._changes: deque[tuple[int, tuple[float, ...]]] = deque()
         self._drawn: deque[_Round] = deque()

@@ -19,22 +19,20 @@ from plesio.core.errors import ConfigError, PlesioError
 from plesio.core.logs import at_clock
 from plesio.core.results import Found, RunResult
 from plesio.core.within import AT_LEAST_1
-from plesio.runtime.worker.between_steps import BetweenSteps
 from plesio.runtime.worker.evaluation import Evaluator, Goals, Metric
 from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.handover import Handover
 from plesio.runtime.worker.loops import LoaderShard, Loops
 from plesio.runtime.worker.meter import WorkerTimeline, number_of
-from plesio.runtime.worker.one_replica import OneReplica
+from plesio.runtime.worker.one_replica import OneReplica, SharedModel
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Keeper, Stateful, register
 from plesio.runtime.worker.replica_checks import explain_backward
 from plesio.runtime.worker.schedules import Schedules, has_scheduler
 from plesio.runtime.worker.session_optimizer import session_optimizer
-from plesio.runtime.worker.shared_model import SharedModel
-from plesio.runtime.worker.step_times import StepClock, StepTimes
+from plesio.runtime.worker.step_times import BetweenSteps, StepClock, StepTimes
 from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import SessionParts, World, ending_of
 
@@ -107,13 +105,8 @@ class Session:
             steps=steps,
             resumed=bool(self._past.samples),
         )
-        self.shared = SharedModel(
-            replica,
-            one_replica=self._one_replica,
-            find=lambda: self._together(self._exchange.shared),
-            times=self._times,
-            meter=meter,
-        )
+        find = partial(self._together, parts.exchange.shared)
+        self.shared = SharedModel(replica, one_replica=self._one_replica, find=find, times=self._times, meter=meter)
         replica.changes.begin()  # writes up to here were the session's
 
     @property
@@ -335,7 +328,7 @@ class Session:
                 holds what cannot be saved.
             DataError: It does not take the state that was saved of it.
         """
-        register(objects, self._keepers)
+        register(objects, [keeper.register for keeper in self._keepers])
         self._registered += objects.values()
 
     def schedule(self, scheduler: LRScheduler) -> None:

@@ -7,7 +7,7 @@ it with the gradients of that optimizer's parameters alone, and the others' wait
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch.optim import Optimizer
@@ -17,13 +17,7 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.whole_state import load_optimizer
 
-__all__ = ["SessionOptimizer", "SessionStep", "session_optimizer"]
-
-
-class SessionStep(Protocol):
-    """Makes a session's step."""
-
-    def __call__(self, loss: torch.Tensor | float | None = None, *, samples: int | None = None) -> None: ...
+__all__ = ["SessionOptimizer", "session_optimizer"]
 
 
 class SessionOptimizer(Optimizer):
@@ -33,9 +27,6 @@ class SessionOptimizer(Optimizer):
     ``defaults``, ``zero_grad``, ``state_dict``, and the hooks that are registered.
 
     Args:
-        optimizer: The script's.
-        others: The other optimizers of the session.
-        step: Makes the session's step.
         average: Averages the gradients, where the session's step would as DDP does.
         load: Has the session begin from a state of this optimizer.
     """
@@ -45,7 +36,7 @@ class SessionOptimizer(Optimizer):
         optimizer: Optimizer,
         *,
         others: Sequence[Optimizer],
-        step: SessionStep,
+        step: Callable[..., None],
         average: Callable[[], None],
         load: Callable[[Optimizer, Mapping[str, Any]], None],
     ) -> None:  # what torch's own would make is the optimizer's
@@ -130,17 +121,9 @@ class SessionOptimizer(Optimizer):
 
 
 def session_optimizer(
-    replica: Replica, *, step: SessionStep, average: Callable[[], None], steps: StepClock, resumed: bool
+    replica: Replica, *, step: Callable[..., None], average: Callable[[], None], steps: StepClock, resumed: bool
 ) -> Any:
-    """Make the session's optimizer, or a list of them where the script has several.
-
-    Args:
-        replica: Has the script's optimizers.
-        step: Makes the session's step.
-        average: Averages the gradients before a step.
-        steps: The worker's clock.
-        resumed: Whether the session has the state of a checkpoint.
-    """
+    """Make the session's optimizer, or a list of them where the script has several."""
     began = steps.finished
 
     def load(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

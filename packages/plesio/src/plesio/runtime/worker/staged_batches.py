@@ -56,11 +56,8 @@ class StagedBatches:
         lease: Callable[[], LeasedBatches | RackBatches],
         stages: Stages,
     ) -> None:
-        self.figures = figures
-        self.plan = plan
-        self._rounds = rounds
-        self._lease = lease
-        self._stages = stages
+        self.figures, self.plan, self._rounds = figures, plan, rounds
+        self._lease, self._stages = lease, stages
         self._to_the_end = False
         self._moved = False
         self._current = self._begin(figures.whole())
@@ -69,12 +66,7 @@ class StagedBatches:
         return self._in_rounds(remainder) if self._stages.meets else self._lease()
 
     def _in_rounds(self, remainder: Remainder) -> SynchronousBatches:
-        return SynchronousBatches(
-            remainder,
-            batch_size=self.figures.batch_size,
-            plan=self.plan,
-            rounds=self._rounds,
-        )
+        return SynchronousBatches(remainder, batch_size=self.figures.batch_size, plan=self.plan, rounds=self._rounds)
 
     @property
     def redealt(self) -> bool:
@@ -147,12 +139,8 @@ class StagedSharing:
     """Deals samples and shares metrics as the exchange in force asks."""
 
     def __init__(self, stages: Stages, *, leasing: Leasing, rounds: RoundRecords, group: LiveGroup) -> None:
-        self._stages = stages
-        self._leasing = leasing
-        self._rounds = rounds
-        self._group = group
+        self._stages, self._leasing, self._rounds, self._group = stages, leasing, rounds, group
         self.batches: StagedBatches | None = None
-        """Batches of the latest loop over the data."""
 
     @property
     def in_rack(self) -> bool:
@@ -183,11 +171,7 @@ def stage_stop(
     resumed: QuiescentPoint | None,
     rounds: RoundRecords,
 ) -> StageStop:
-    """Report a worker's position on its way to the store, and the samples that are to be dealt out there.
-
-    Raises:
-        ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
-    """
+    """Report a worker's position on its way to the store, and the samples that are to be dealt out there."""
     if source is None and resumed is not None and resumed.plan is not None:
         return StageStop(
             clock=clock,
@@ -208,9 +192,5 @@ def stage_stop(
     else:
         remainder = source.figures.whole() if end.remainder is None else end.remainder
     return StageStop(
-        clock=clock,
-        plan=source.plan,
-        figures=source.figures,
-        remainder=remainder,
-        samples=rounds.global_samples,
+        clock=clock, plan=source.plan, figures=source.figures, remainder=remainder, samples=rounds.global_samples
     )

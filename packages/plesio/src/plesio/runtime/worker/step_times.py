@@ -1,19 +1,30 @@
 """When a worker's steps begin and end: its clock, the marks that split its time, and the clock of its training.
 
-Time is split at two marks in every step: the end of the last one (computing begins) and the moment the gradient is
-complete (exchanging begins). The training clock stands still where the worker does something beside its steps.
+Between two steps a loop fetches a batch, and the session does what is due. Time is split at two marks in each step: the
+end of the last one (computing begins) and the moment when the gradient is complete (exchanging begins). The clock of
+the training stands still where the worker does something beside its steps.
 """
 
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import torch.distributed as dist
 
 from plesio.core.clock import TrainingClock
+from plesio.policies import Policy
+from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.loading import BatchSource
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.pacing import Pacer
+from plesio.runtime.worker.registered import Keeper
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["StepClock", "StepTimes"]
+__all__ = ["BetweenSteps", "StepClock", "StepTimes"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +60,7 @@ class StepTimes:
     """Measures the steps of one worker's session."""
 
     def __init__(self, timeline: WorkerTimeline, *, pacer: Pacer | None, already_s: float) -> None:
-        self._timeline = timeline
-        self._pacer = pacer
+        self._timeline, self._pacer = timeline, pacer
         self._now_s = timeline.now_s
         self._training = TrainingClock(timeline.clock, already_s=already_s)
         self._marked_s: float | None = None
@@ -89,7 +99,6 @@ class StepTimes:
         self._entered_s, self._exchanged_s = self._now_s(), timeline.exchanged_s
 
     def repeat(self) -> None:
-        """Begin computing again: the step does not count."""
         self._timeline.meter.lose(self._computed_s)
         self._marked_s = self._now_s()
 
@@ -121,3 +130,46 @@ class StepTimes:
         self._timeline.leave_steps()
         if self._training.elapsed_s() > 0:
             self._training.pause()
+
+
+class BetweenSteps:
+    """The time between two steps: a loop fetches its next batch, and the session does what is due.
+
+    Args:
+        replica: Counts writes to parameters in this time as the session's, and has gradients after a backward pass.
+    """
+
+    def __init__(
+        self, times: StepTimes, *, steps: StepClock, replica: Replica, policy: Policy, saver: Keeper | None
+    ) -> None:
+        self._times, self._steps = times, steps
+        self._changes = replica.changes
+        self.has_gradients = replica.has_gradients
+        self._checkpoint = None if saver is None else partial(times.save, saver.take)
+        self.policy = policy.spec
+        self.unequal = not policy.synchronous and not policy.has_collectives and replica.island is None
+        """True if workers may have unequally many batches, and all collectives would be among them."""
+
+    def num_collectives(self) -> int:
+        """Count the collectives of the script's group so far."""
+        group = dist.group.WORLD if dist.is_initialized() else None
+        return 0 if group is None else int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+
+    def begin(self) -> None:
+        self._times.begin()
+
+    def fetch(self, batches: Iterator[T], *, source: BatchSource | None = None) -> T | None:
+        """Take the checkpoint that is due, if one is, and return the next batch; None after the last one."""
+        self._times.begin()
+        with self._changes:
+            # where samples are dealt anew, another loader begins first, and draws a random number
+            if self._checkpoint is not None and (source is None or not source.redealt):
+                self._checkpoint()
+            return next(batches, None)
+
+    def save(self) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint()
+
+    def waited(self, begun_s: float, ended_s: float) -> None:
+        self._times.waited(begun_s, ended_s, clock=self._steps.finished)

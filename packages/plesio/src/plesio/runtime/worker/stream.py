@@ -55,10 +55,6 @@ def batch_digest(batch: Any, before: int = 0) -> int:
 
     Tensors, arrays, numbers and texts count, wherever they are in it.
 
-    Args:
-        batch: What a loader gave.
-        before: The digest of the batches before it.
-
     >>> batch_digest([torch.tensor([1.0, 2.0])]) == batch_digest([torch.tensor([1.0, 3.0])])
     False
     """
@@ -77,8 +73,6 @@ class Stream:
     """This worker's part of one loop.
 
     Args:
-        epoch: Number of the loop.
-        rounds: This rank's, with the workers that share the stream.
         past: The result of `position` where the run that is resumed or joined was in this loop.
         warn: Takes a line on samples that are left out, or read again.
         on_digest: Takes k and a digest of the loop's first 2^k batches, which are to be equal on all workers.
@@ -95,13 +89,10 @@ class Stream:
         warn: Callable[[str], None],
         on_digest: Callable[[int, float], None],
     ) -> None:
-        self._loader = loader
-        self._on_digest = on_digest
+        self._loader, self._on_digest = loader, on_digest
         self._digest = 0
         self._num_digested = 0
-        self._rounds = rounds
-        self._past = past
-        self._warn = warn
+        self._rounds, self._past, self._warn = rounds, past, warn
         self._own_numbers = _Numbers((seed, epoch))
         self._read = self._trained = 0
 

@@ -24,9 +24,7 @@ class World(Protocol):
     def rank(self) -> int: ...
 
     @property
-    def num_workers(self) -> int:
-        """Workers at the start of the run."""
-        ...
+    def num_workers(self) -> int: ...
 
     @property
     def elapsed_s(self) -> float:

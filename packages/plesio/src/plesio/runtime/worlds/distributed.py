@@ -25,12 +25,10 @@ from plesio.protocol.to_worker import Regroup, Result, RunEnded, ServerState, St
 from plesio.runtime.checkpoints.beginning import WorkerCheckpoints
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.callbacks import MembersChanged
-from plesio.runtime.worker.exchange.group import CutOffError, Group
+from plesio.runtime.worker.exchange.group import AwaitedGroup, CutOffError, Group
 from plesio.runtime.worker.exchange.island_client import IslandClient
-from plesio.runtime.worker.exchange.no_group import AwaitedGroup
-from plesio.runtime.worker.exchange.rail import together
 from plesio.runtime.worker.exchange.store_client import StoreClient
-from plesio.runtime.worker.island import BrokenIslandError, Island
+from plesio.runtime.worker.island import BrokenIslandError, Island, together
 from plesio.runtime.worker.job_handle import JobHandle, Pulse
 from plesio.runtime.worker.machine import environment
 from plesio.runtime.worker.meter import WorkerTimeline

@@ -16,10 +16,10 @@ from plesio.runtime.worker.exchange.flat_gradients import FlatGradients
 from plesio.runtime.worker.exchange.group import LiveGroup
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 from plesio.runtime.worker.exchange.island_client import layout_for
-from plesio.runtime.worker.exchange.island_layout import check_alike
+from plesio.runtime.worker.exchange.island_parts import check_alike
 from plesio.runtime.worker.exchange.racks import RackWatch
 from plesio.runtime.worker.exchange.replica import Replica
-from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
+from plesio.runtime.worker.exchange.review_reporter import ReviewReporter, ServerSteering
 from plesio.runtime.worker.exchange.staged import StagedExchange, StageParts
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.handover import Handover
@@ -28,7 +28,6 @@ from plesio.runtime.worker.monitor import StepMonitor, WorkerTraits
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.recovery import Recovery, Regroupable
 from plesio.runtime.worker.sharing import ByLeases, InRounds, Leasing, Sharing
-from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.distributed import DistributedWorld
@@ -114,7 +113,7 @@ class Parts:
         group, policy = self._group(), self.policy
         meets = policy.pushes is None or self.replica.island is None  # islands on the store have no group
         if meets and self.replica.island is not None:
-            check_alike(self.replica, group.current)
+            check_alike(self.replica.tensors, group.current)
         can_push = bool(policy.pushes) and runs_on_servers(self.replica.optimizer)
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.world.info.seed, watch=self._watch(group))

@@ -1,4 +1,4 @@
-"""The interface of a codec: a flat update in, a small tensor of exactly the length of its closed form out, and back."""
+"""A codec: a flat update in, a small tensor of the length of its closed form out, and back; the simplest one too."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Codec", "generator_of"]
+from plesio.policies.compression import HalfPrecision
+
+__all__ = ["Codec", "HalfPrecisionCodec", "generator_of"]
 
 
 class Codec(ABC):
@@ -33,10 +35,25 @@ class Codec(ABC):
         """Add ``scale`` times what ``payload`` says to the flat tensor ``to``."""
 
     def decode(self, payload: Tensor, *, clock: int) -> Tensor:
-        """Decode ``payload`` into a flat float32 tensor."""
         decoded = torch.zeros(self.num_elements, device=payload.device)
         self.add(payload, to=decoded, clock=clock)
         return decoded
+
+
+class HalfPrecisionCodec(Codec):
+    """Payload: ``[num_elements]`` of float16 or bfloat16, as torch's own hooks of these names round."""
+
+    summable = True
+
+    def __init__(self, compression: HalfPrecision, *, num_elements: int) -> None:
+        self.num_elements = num_elements
+        self.payload_dtype = torch.float16 if compression.form == "fp16" else torch.bfloat16
+
+    def encode(self, update: Tensor, *, clock: int) -> Tensor:
+        return update.to(self.payload_dtype)
+
+    def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
+        to.add_(payload.to(to.dtype), alpha=scale)
 
 
 def generator_of(*key: int, device: torch.device) -> torch.Generator:

@@ -23,8 +23,7 @@ class RandomKCodec(Codec):
     payload_dtype = torch.float32
 
     def __init__(self, compression: RandomK, *, num_elements: int, seed: int) -> None:
-        self.num_elements = num_elements
-        self._seed = seed
+        self.num_elements, self._seed = num_elements, seed
         kept = compression.num_kept(num_elements)
         edges = torch.arange(kept + 1) * num_elements // kept
         self._starts, self._sizes = edges[:-1], edges.diff()

@@ -8,7 +8,7 @@ ranks know it when the exchange is over and none has to be asked: one number mor
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,12 +23,14 @@ __all__ = [
     "ExchangeOutcome",
     "FactoredMean",
     "FullMean",
-    "GatheredMean",
     "Mean",
+    "PendingMean",
     "ScatteredMean",
-    "SummedMean",
     "Transfer",
+    "WholeMean",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -69,32 +71,38 @@ class ExchangeOutcome:
     asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+@dataclass(slots=True)
+class Pending(Generic[T]):
     """An exchange under way.
 
     Attributes:
-        finish: Called once, returns when it is over.
-        took_s: Called then, returns the seconds of its collectives.
-        go_on: Called before, begins the second of two collectives when the first is over; once for all.
+        take: Returns what comes of it when it is over; called once.
+        took_s: Called then, returns the seconds that it took, if that is known.
+        go_on: Called before, begins the second of two collectives when the first is over; all ranks do then, or none.
     """
 
-    finish: Callable[[], ExchangeOutcome]
-    took_s: Callable[[], float]
+    take: Callable[[], T]
+    took_s: Callable[[], float | None] = lambda: None
     go_on: Callable[[], object] = lambda: None
+    _found: T | None = None
+
+    @torch.no_grad()
+    def wait(self) -> T:
+        if self._found is None:
+            self._found = self.take()
+        return self._found
+
+
+Transfer = Pending[ExchangeOutcome]
+PendingMean = Pending[Tensor]
+"""A mean that is being made: flat, of the updates' dtype, and equal on all ranks."""
 
 
 class Mean(Protocol):
     """A way to make it."""
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        """Begin an exchange; ``share`` is given away.
-
-        Args:
-            share: This rank's, flat.
-            clock: The exchange's.
-            asks: Whether this rank asks for a flush.
-        """
+        """Begin an exchange; ``share`` is given away."""
         ...
 
 
@@ -115,8 +123,8 @@ class FullMean:
 
 
 @dataclass(frozen=True, slots=True)
-class SummedMean:
-    """An all-reduce of summable payloads."""
+class WholeMean:
+    """An all-reduce of summable payloads; others are gathered, and every rank adds them up in the order of ranks."""
 
     wire: CountedGroup
     codec: Codec
@@ -124,48 +132,27 @@ class SummedMean:
 
     def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
         payload = self.codec.encode(share, clock=clock)
-        buffer = torch.cat([payload, payload.new_full((1,), asks)]) if self.feedback else payload
-        work = self.wire.all_reduce(buffer)
+        # the flag is behind it, for what is in it begins where a float32 may
+        sent = torch.cat([payload, payload.new_full((1,), asks)]) if self.feedback else payload
+        gathering = None if self.codec.summable else self.wire.all_gather(sent)
+        work = self.wire.all_reduce(sent) if gathering is None else gathering
 
         def finish() -> ExchangeOutcome:
             mean = torch.zeros_like(share)
             if self.feedback:
                 self.codec.add(payload, to=share, clock=clock, scale=-1.0)
-            work.wait()
-            self.codec.add(buffer[: len(payload)], to=mean, clock=clock)
-            return ExchangeOutcome(mean, share, bool(buffer[-1] > 0)) if self.feedback else ExchangeOutcome(mean)
-
-        return Transfer(finish, work.took_s)
-
-
-@dataclass(frozen=True, slots=True)
-class GatheredMean:
-    """An all-gather of payloads, which every rank decodes and adds up in the order of the ranks."""
-
-    wire: CountedGroup
-    codec: Codec
-    feedback: bool
-
-    def begin(self, share: Tensor, *, clock: int, asks: bool) -> Transfer:
-        sent = self.codec.encode(share, clock=clock)
-        size = len(sent)
-        if self.feedback:  # behind it, for what is in it begins where a float32 may
-            sent = torch.cat([sent, sent.new_full((1,), asks)])
-        gathering = self.wire.all_gather(sent)
-
-        def finish() -> ExchangeOutcome:
-            mean = torch.zeros_like(share)
-            if self.feedback:
-                self.codec.add(sent[:size], to=share, clock=clock, scale=-1.0)
-            parts = gathering.wait()
+            if gathering is None:
+                work.wait()
+            parts = [sent] if gathering is None else gathering.wait()
             for part in parts:
+                own = part[: len(payload)]
                 # a part may begin anywhere in the memory of them all, and float32 numbers may not
-                self.codec.add(part[:size].clone(), to=mean, clock=clock)
+                self.codec.add(own if gathering is None else own.clone(), to=mean, clock=clock)
             if not self.feedback:
                 return ExchangeOutcome(mean)
-            return ExchangeOutcome(mean, share, any(bool(part[-1]) for part in parts))
+            return ExchangeOutcome(mean, share, any(bool(part[-1] > 0) for part in parts))
 
-        return Transfer(finish, gathering.took_s)
+        return Transfer(finish, work.took_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ class _Matrix:
         return self.begin + self.rows * self.columns
 
     def of(self, update: Tensor) -> Tensor:
-        """View the matrix in the update's memory."""
         return update[self.begin : self.end].view(self.rows, self.columns)
 
 
@@ -52,7 +51,6 @@ class Factoring:
     over the ranks before it is used.
 
     Args:
-        shapes: Shapes of the tensors of an update.
         seed: The run's; all ranks begin alike.
     """
 

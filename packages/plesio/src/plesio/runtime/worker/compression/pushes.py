@@ -9,7 +9,7 @@ The residual of gradients is a sum over steps, as a push may cover fewer of them
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,7 +43,6 @@ class CompressedPushes:
     Args:
         compression: One whose payload can be read by itself.
         layout: The slices of each server, as ranges of what this process has.
-        seed: The run's.
         rank: Another on each process; they round independently.
         of: Names of the parameters that are pushed; None: all.
     """
@@ -52,13 +51,7 @@ class CompressedPushes:
     """The name under which they are counted."""
 
     def __init__(
-        self,
-        compression: Compression,
-        *,
-        layout: SliceLayout,
-        seed: int,
-        rank: int,
-        of: Collection[str] | None = None,
+        self, compression: Compression, *, layout: SliceLayout, seed: int, rank: int, of: Collection[str] | None = None
     ) -> None:
         self.compression = compression
         self._servers = [
@@ -72,40 +65,35 @@ class CompressedPushes:
         self._feedback = ErrorFeedback(limit=limit) if compression.keeps_residual else None
         self._seen: set[str] = set()
         """Parameters that have been in an update."""
-        self._num_pushes = 0
-        self._sent_bytes = self._uncompressed_bytes = 0
-        self._worst_ratio = 0.0
-        self.flushes: list[Flush] = []
+        self._figures = CompressionFigures()
 
     @property
     def kept_back(self) -> bool:
-        """True if something has not been pushed yet."""
         return self._feedback is not None and self._feedback.residual_norm > 0
+
+    @property
+    def flushes(self) -> Sequence[Flush]:
+        return self._figures.flushes
 
     @torch.no_grad()
     def take(self, update: Mapping[str, Tensor], *, clock: int, in_full: bool = False) -> PushParts:
-        """Encode what is pushed of a finite update, by name; an empty one pushes what was kept back.
-
-        Args:
-            update: Tensors of the layout's parameters; some may lack.
-            clock: The push's.
-            in_full: Push everything, and what was kept back of earlier updates.
-        """
+        """Encode what is pushed of a finite update, by name; an empty one pushes what was kept back."""
         self._seen |= update.keys()
         total = self._flat(update)
         feedback = self._feedback
         guard = feedback is not None and feedback.exceeded
         if guard and feedback is not None:
-            self.flushes.append(Flush(clock=clock, ratio=feedback.ratio, limit=feedback.limit))
+            self._figures.flushes += (Flush(clock=clock, ratio=feedback.ratio, limit=feedback.limit),)
         if feedback is not None:
             total = feedback.compensate(total)
-        parts = self._split(total)
+        views = iter(torch.split(total, self._sizes))
+        parts = [[next(views) for _ in pieces] for pieces in self._servers]
         encoded = None if in_full or guard else self._encode(parts, update, clock=clock)
         self._count(encoded)
         if encoded is not None:
             if feedback is not None:
                 feedback.keep(total)
-                self._worst_ratio = max(self._worst_ratio, feedback.ratio)
+                self._figures.worst_residual_ratio = max(self._figures.worst_residual_ratio, feedback.ratio)
             return PushParts(update, encoded)
         if feedback is not None:
             feedback.keep(None)
@@ -127,11 +115,6 @@ class CompressedPushes:
     @property
     def _residual(self) -> Tensor | None:
         return None if self._feedback is None else self._feedback.residual
-
-    def _split(self, total: Tensor) -> list[list[Tensor]]:
-        """Return views of the slices, server by server."""
-        views = iter(torch.split(total, self._sizes))
-        return [[next(views) for _ in pieces] for pieces in self._servers]
 
     def _encode(
         self, parts: Sequence[Sequence[Tensor]], update: Mapping[str, Tensor], *, clock: int
@@ -168,18 +151,11 @@ class CompressedPushes:
         return found
 
     def _count(self, encoded: Sequence[Tensor] | None) -> None:
-        self._num_pushes += 1
+        self._figures.num_exchanges += 1
         in_full = sum(piece.num_bytes for pieces in self._servers for piece in pieces if piece.name in self._seen)
-        self._uncompressed_bytes += in_full
-        self._sent_bytes += in_full if encoded is None else sum(len(part) for part in encoded)
+        self._figures.uncompressed_bytes += in_full
+        self._figures.sent_bytes += in_full if encoded is None else sum(len(part) for part in encoded)
 
     def figures(self) -> CompressionFigures:
         """Return the counts so far; bytes are those of parameters."""
-        return CompressionFigures(
-            num_exchanges=self._num_pushes,
-            sent_bytes=self._sent_bytes,
-            uncompressed_bytes=self._uncompressed_bytes,
-            residual_ratio=0.0 if self._feedback is None else self._feedback.ratio,
-            worst_residual_ratio=self._worst_ratio,
-            flushes=tuple(self.flushes),
-        )
+        return replace(self._figures, residual_ratio=0.0 if self._feedback is None else self._feedback.ratio)

@@ -29,8 +29,7 @@ class CompressionRecords:
     def __init__(
         self, reducers: Sequence[CompressedReducer | RackReducer | CompressedPushes], *, timeline: WorkerTimeline
     ) -> None:
-        self._reducers = reducers
-        self._timeline = timeline
+        self._reducers, self._timeline = reducers, timeline
         self._num_told = [0] * len(reducers)
         self._keeps_residual = any(reducer.compression.keeps_residual for reducer in reducers)
         self._num_exchanges = 0

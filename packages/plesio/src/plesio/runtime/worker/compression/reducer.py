@@ -14,7 +14,7 @@ and starting points stay as they were, so what the others had kept back is not l
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,10 +35,10 @@ from plesio.runtime.worker.compression.means import (
     ExchangeOutcome,
     FactoredMean,
     FullMean,
-    GatheredMean,
     Mean,
+    PendingMean,
     ScatteredMean,
-    SummedMean,
+    WholeMean,
 )
 from plesio.runtime.worker.compression.power_sgd import Factoring
 from plesio.runtime.worker.exchange.group import Group
@@ -52,7 +52,6 @@ class Flush:
     """An exchange that was sent in full because the guard of a rank had asked for it.
 
     Attributes:
-        clock: The exchange's.
         ratio: This rank's residual before it, as a multiple of its updates' average norm.
         limit: The multiple that is allowed.
     """
@@ -66,7 +65,7 @@ class Flush:
         return self.ratio > self.limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompressionFigures:
     """Counts of one rank's reducer so far.
 
@@ -75,7 +74,6 @@ class CompressionFigures:
         sent_bytes: Bytes sent by this rank, every collective being a ring.
         uncompressed_bytes: Bytes that it would have sent without compression.
         residual_ratio: Norm of the residual over the updates' average norm, after the last exchange.
-        worst_residual_ratio: The largest of all exchanges.
     """
 
     num_exchanges: int = 0
@@ -96,16 +94,13 @@ class CompressedReducer:
     """Makes means over the ranks of flat tensors of one length; one exchange at a time.
 
     Args:
-        compression: Equal on all ranks.
         shapes: Shapes of the tensors that lie one after the other in the flat one.
-        seed: The run's; equal on all ranks.
         spread: Makes the whole mean of this group's, which is a slice of it; called once for each exchange. None: it is
             all of it. The whole is refused or taken, so groups that share one do the same.
         together: Waits for an exchange, or its first half, with others that share one (`Island.together`).
     """
 
     exchanges = "exchanges"
-    """The name under which they are counted."""
 
     def __init__(
         self,
@@ -117,8 +112,7 @@ class CompressedReducer:
         spread: Callable[[Tensor], Tensor] | None = None,
         together: Callable[[Callable[[], Any]], Any] = lambda wait: wait(),
     ) -> None:
-        self.compression = compression
-        self._group = group
+        self.compression, self._group = compression, group
         self._spread, self._together = spread, together
         self._num_elements = num_elements(shapes)
         self._wire = CountedGroup(group)
@@ -128,11 +122,7 @@ class CompressedReducer:
         self._feedback = ErrorFeedback(limit=limit) if compression.keeps_residual else None
         self._pending: PendingMean | None = None
         self._flush_next = False
-        self._num_exchanges = 0
-        self._num_refused = 0
-        self._uncompressed_bytes = 0
-        self._worst_ratio = 0.0
-        self._flushes: list[Flush] = []
+        self._figures = CompressionFigures()
 
     @property
     def residual(self) -> Tensor | None:
@@ -141,10 +131,10 @@ class CompressedReducer:
 
     @property
     def flushes(self) -> Sequence[Flush]:
-        return self._flushes
+        return self._figures.flushes
 
     @torch.no_grad()
-    def begin(self, flat: Tensor, clock: int, *, weight: float | None = None, in_full: bool = False) -> "PendingMean":
+    def begin(self, flat: Tensor, clock: int, *, weight: float | None = None, in_full: bool = False) -> PendingMean:
         """Begin the mean of all ranks' ``flat`` tensors, which stay as they are.
 
         Args:
@@ -164,11 +154,11 @@ class CompressedReducer:
             self._feedback.compensate(share)
         asks = self._feedback is not None and self._feedback.exceeded
         way = self._full if in_full or self._flush_next else self._mean
-        self._uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
+        self._figures.uncompressed_bytes += NO_COMPRESSION.sent_bytes(self._num_elements, num_ranks=self._group.size)
         transfer = way.begin(share, clock=clock, asks=asks)
         dtype = flat.dtype  # and not flat, which nobody needs meanwhile
         self._pending = PendingMean(
-            lambda: self._take(self._together(transfer.finish), clock=clock, dtype=dtype),
+            lambda: self._take(self._together(transfer.wait), clock=clock, dtype=dtype),
             took_s=transfer.took_s,
             go_on=lambda: self._together(transfer.go_on),
         )
@@ -176,61 +166,26 @@ class CompressedReducer:
 
     def _take(self, outcome: ExchangeOutcome, *, clock: int, dtype: torch.dtype) -> Tensor:
         self._pending = None
-        self._num_exchanges += 1
+        figures = self._figures
+        figures.num_exchanges += 1
         mean = outcome.mean.to(dtype)
         if self._spread is not None:
             mean = self._spread(mean)
         if not all_finite([mean]):  # the same on all ranks, so all decide alike
-            self._num_refused += 1
+            figures.num_refused += 1
             self._flush_next = self._flush_next or outcome.asked
             return mean
         if self._feedback is not None:
             if self._flush_next:
-                self._flushes.append(Flush(clock=clock, ratio=self._feedback.ratio, limit=self._feedback.limit))
+                figures.flushes += (Flush(clock=clock, ratio=self._feedback.ratio, limit=self._feedback.limit),)
             self._feedback.keep(outcome.residual)
-            self._worst_ratio = max(self._worst_ratio, self._feedback.ratio)
+            figures.worst_residual_ratio = max(figures.worst_residual_ratio, self._feedback.ratio)
         self._flush_next = outcome.asked
         return mean
 
     def figures(self) -> CompressionFigures:
-        return CompressionFigures(
-            num_exchanges=self._num_exchanges,
-            num_refused=self._num_refused,
-            sent_bytes=self._wire.sent_bytes,
-            uncompressed_bytes=self._uncompressed_bytes,
-            residual_ratio=0.0 if self._feedback is None else self._feedback.ratio,
-            worst_residual_ratio=self._worst_ratio,
-            flushes=tuple(self._flushes),
-        )
-
-
-class PendingMean:
-    """A mean that is being made.
-
-    Args:
-        take: Waits for it.
-        took_s: Tells the seconds that it took, if that is known.
-        go_on: Begins the second of two collectives when the first is over; all ranks do at the same time, or none.
-    """
-
-    def __init__(
-        self,
-        take: Callable[[], Tensor],
-        *,
-        took_s: Callable[[], float | None] = lambda: None,
-        go_on: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._take = take
-        self.took_s = took_s
-        self.go_on = go_on
-        self._mean: Tensor | None = None
-
-    @torch.no_grad()
-    def wait(self) -> Tensor:
-        """Wait for the mean: flat, of the updates' dtype, and equal on all ranks."""
-        if self._mean is None:
-            self._mean = self._take()
-        return self._mean
+        ratio = 0.0 if self._feedback is None else self._feedback.ratio
+        return replace(self._figures, sent_bytes=self._wire.sent_bytes, residual_ratio=ratio)
 
 
 def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int, wire: CountedGroup) -> Mean:
@@ -247,5 +202,4 @@ def _mean_of(compression: Compression, *, shapes: Sequence[Sequence[int]], seed:
             codec = make_codec(compression, num_elements=part, seed=seed, rank=wire.group.rank)
             return ScatteredMean(wire, codec, number, compression.keeps_residual)
     whole = make_codec(compression, num_elements=num_elements(shapes), seed=seed, rank=wire.group.rank)
-    make = SummedMean if whole.summable else GatheredMean
-    return make(wire, whole, compression.keeps_residual)
+    return WholeMean(wire, whole, compression.keeps_residual)

@@ -36,14 +36,13 @@ from plesio.runtime.worker.exchange.exchange import (
 from plesio.runtime.worker.exchange.flat import parts_of
 from plesio.runtime.worker.exchange.fragments import check_fragments, fragments_of
 from plesio.runtime.worker.exchange.group import Summing, takes_blame
-from plesio.runtime.worker.exchange.holders import Holders
-from plesio.runtime.worker.exchange.joined_reducers import JoinedReducers
+from plesio.runtime.worker.exchange.island_parts import Holders
 from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
 from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import State
-from plesio.runtime.worker.exchange.replica_mean import DeltaMean, Named, ParameterMean, ReplicaMean
+from plesio.runtime.worker.exchange.replica_mean import DeltaMean, JoinedReducers, Named, ParameterMean, ReplicaMean
 
 __all__ = ["AveragingExchange", "DeltaAveraging", "ReducerMaker"]
 
@@ -126,7 +125,6 @@ class AveragingExchange(CollectiveExchange):
 
     @property
     def _settled(self) -> int:
-        """Clock up to which the replica holds what all workers have done."""
         return min(fragment.settled for fragment in self._fragments)
 
     def gathered(self) -> AbstractContextManager[None]:
@@ -145,7 +143,6 @@ class AveragingExchange(CollectiveExchange):
         return list(range(self._group.size))
 
     def count_as(self, share: float) -> None:
-        """Set the weight of this rank's parameters; the ranks' shares add up to their number."""
         self._share = share
 
     def _average(self, tensors: Sequence[Named]) -> None:

@@ -14,7 +14,6 @@ from plesio.policies import BSP, Policy, TorchHook
 from plesio.policies.compression import NO_COMPRESSION, HalfPrecision
 from plesio.policies.outer_rule import OuterRule
 from plesio.runtime.parameters.optimizers import kind_of
-from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.compression import CompressedReducer
 from plesio.runtime.worker.compression.comm_hooks import CommHook, ddp_comm_hook, torch_comm_hook
 from plesio.runtime.worker.exchange.averaging import AveragingExchange, DeltaAveraging, ReducerMaker
@@ -28,20 +27,19 @@ from plesio.runtime.worker.exchange.hierarchical import HierarchicalExchange
 from plesio.runtime.worker.exchange.island_client import layout_for
 from plesio.runtime.worker.exchange.local_part import local_part, part_kept, part_placed
 from plesio.runtime.worker.exchange.mean_moments import MeanMoments
-from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.outer_step import OuterStep, outer_optimizer
 from plesio.runtime.worker.exchange.parts import givers_of
 from plesio.runtime.worker.exchange.post_local import PostLocalExchange
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.rack_store import RackStoreExchange
 from plesio.runtime.worker.exchange.racks import BetweenRacks, Racks, RackWatch
-from plesio.runtime.worker.exchange.rail import Rail, together
 from plesio.runtime.worker.exchange.replica import all_finite
 from plesio.runtime.worker.exchange.sharded_mean import ShardedMeanExchange
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.store import StoreExchange
 from plesio.runtime.worker.exchange.store_client import StoreClient
 from plesio.runtime.worker.exchange.synchronous import ReducingExchange, SynchronousExchange
-from plesio.runtime.worker.island import Island
+from plesio.runtime.worker.island import Island, Rail, together
 from plesio.runtime.worker.rack_batches import Rack
 
 __all__ = ["CollectiveExchanges", "StageExchange"]
@@ -54,9 +52,7 @@ class CollectiveExchanges:
     """Builds one exchange after another for one worker.
 
     Args:
-        own: The worker's part.
         group: The workers that are there; an exchange is built on the group that they are now.
-        seed: The run's; equal on all ranks.
         watch: Shown what exchanges by racks take; None where nothing was predicted.
         elastic: Whether workers go on when one of them is lost.
     """
@@ -67,9 +63,7 @@ class CollectiveExchanges:
         self._own_at_first = own
         self._replica, self._timeline, self._gauge = own.replica, own.timeline, own.gauge
         self._live = group
-        self._seed = seed
-        self._watch = watch
-        self._elastic = elastic
+        self._seed, self._watch, self._elastic = seed, watch, elastic
         self._outer: list[dict[torch.dtype, OuterStep]] = []
         """The outer steps of each fragment, by dtype."""
         self._outer_made_as: OuterRule | None = None
@@ -149,10 +143,8 @@ class CollectiveExchanges:
 
     def _make_outer(self, rule: OuterRule, *, num_fragments: int) -> None:
         self._outer_made_as = rule
-        self._outer = [{dtype: OuterStep(rule) for dtype in self._dtypes()} for _ in range(num_fragments)]
-
-    def _dtypes(self) -> set[torch.dtype]:
-        return {parameter.dtype for parameter in self._replica.parameters.values()}
+        dtypes = {parameter.dtype for parameter in self._replica.parameters.values()}
+        self._outer = [{dtype: OuterStep(rule) for dtype in dtypes} for _ in range(num_fragments)]
 
     def passed(self, samples: int) -> None:
         """Take note of samples trained by way of another exchange, which has kept its own snapshots."""
@@ -162,9 +154,7 @@ class CollectiveExchanges:
     def share(self, policy: Policy, shares: Sequence[float]) -> float:
         """Return the weight of this rank's parameters in a mean under ``policy``, relative to an equal share.
 
-        Args:
-            policy: One that has been built here.
-            shares: By rank, of each round's samples; empty is equal shares. A rack has those of its ranks together.
+        An empty ``shares`` is equal shares; a rack has those of its ranks together.
         """
         if not shares:
             return 1.0
@@ -217,7 +207,6 @@ class CollectiveExchanges:
         return DeltaAveraging(make_reducer=make_reducer, outer=outer, moments=moments)
 
     def _moments(self, policy: Policy, *, num_replicas: int) -> MeanMoments | None:
-        """Make the moments that follow the mean of the workers, if ``policy`` shares them."""
         if policy.moments == "own":
             return None
         if not self._replica.stepper.can_share_moments:
@@ -256,7 +245,6 @@ class CollectiveExchanges:
         return self._sharding
 
     def _build_in_step(self, policy: Policy) -> SynchronousExchange:
-        """Build the exchange of a policy whose replicas are equal after every step."""
         self._outer_made_as = None
         if policy.delay == 0 and isinstance(self._group, TorchGroup) and self._ddp_can(policy):
             return self._build_ddp(self._group, comm_hook=ddp_comm_hook(policy.compression))
@@ -268,11 +256,7 @@ class CollectiveExchanges:
         return DdpExchange(self._own, group=group, comm_hook=comm_hook, elastic=self._elastic)
 
     def _build_hooked(self, policy: Policy, hook: TorchHook) -> SynchronousExchange:
-        """Build DDP with one of torch's hooks; in the virtual world, which has no DDP, only for those that just cast.
-
-        Raises:
-            ExchangeError: It is for real processes alone, or gradients are sparse.
-        """
+        """Build DDP with one of torch's hooks; in the virtual world, without DDP, only for those that just cast."""
         if self._replica.sparse:
             raise ExchangeError(f"{policy.spec}: torch's hooks send no sparse gradients; use bsp, or sparse=False")
         if not isinstance(self._group, TorchGroup):

@@ -25,13 +25,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from plesio.core.errors import ExchangeError, TaskError
-from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives
+from plesio.runtime.worker.exchange.fsdp_collectives import FsdpCollectives, SumGroup
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.parts import Cut, Giver, Key, gather
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sections import check_sections, sections_of
-from plesio.runtime.worker.exchange.sum_group import SumGroup
 from plesio.runtime.worker.exchange.wrapping import Wrapping, without_views
 
 __all__ = ["CutReplica", "Plain"]
@@ -251,14 +250,7 @@ class CutReplica:
     def cut_anew(
         self, group: TorchGroup, own: Mapping[Key, Tensor], *, plain: Plain, buffers: Mapping[str, Tensor]
     ) -> None:
-        """Cut the model for another group, of which this rank has its part; no other takes part in it.
-
-        Args:
-            group: The new one.
-            own: This rank's rows of all that is cut.
-            plain: By parameter, what the optimizer remembers that is not cut.
-            buffers: The model's.
-        """
+        """Cut the model for another group, of which this rank has its part; no other takes part in it."""
         was_cut, before = self.is_cut, self._parts
         if was_cut:
             self._wrapping.remove()

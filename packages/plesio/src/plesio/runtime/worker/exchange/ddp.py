@@ -185,7 +185,6 @@ class DdpExchange(ReducingExchange):
             self._ddp.require_backward_grad_sync = False
 
     def _agree(self, *flags: bool) -> list[bool]:
-        """Tell of each flag whether any rank has set it."""
         counts = torch.tensor(flags, dtype=torch.float32, device=self._replica.device)
         self._torch_group.all_reduce(counts).wait()
         return [count > 0 for count in counts.tolist()]
@@ -328,7 +327,6 @@ class _Failures:
 
 @contextmanager
 def _thawed(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
-    """Have all of them require gradients in this context."""
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(True)

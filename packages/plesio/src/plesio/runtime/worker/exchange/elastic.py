@@ -7,8 +7,7 @@ from typing import Any
 from plesio.policies import Policy
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges
-from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldSteps, SharedState, StepProgress
-from plesio.runtime.worker.exchange.no_group import NoGroup
+from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldSteps, NoGroup, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.rounds import RoundRecords
 
@@ -23,13 +22,10 @@ class ElasticExchange(CollectiveExchange):
     def __init__(
         self, policy: Policy, *, exchanges: CollectiveExchanges, rounds: RoundRecords, late: bool = False
     ) -> None:
-        self._policy = policy
-        self._exchanges = exchanges
-        self._rounds = rounds
+        self._policy, self._exchanges, self._rounds = policy, exchanges, rounds
         self.cutter = partial(exchanges.cutter, policy)
         """Returns the cutter of the replica in a group; None where replicas are whole."""
         self._snapshots: list[SharedState] = []
-        """Snapshots of earlier groups."""
         self._current: CollectiveExchange = NoGroup() if late else exchanges.build(policy)
 
     @property

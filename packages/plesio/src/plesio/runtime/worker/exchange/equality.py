@@ -16,8 +16,8 @@ from msgspec import UNSET, UnsetType
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.exchange.exchange import HeldSteps
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
-from plesio.runtime.worker.exchange.rail import together
 from plesio.runtime.worker.exchange.replica import Replica
+from plesio.runtime.worker.island import together
 
 __all__ = ["Equality"]
 
@@ -28,11 +28,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Equality:
-    """Compares replicas and learning rates of the workers of a collective.
-
-    Args:
-        held_steps: Tells which steps the replica holds.
-    """
+    """Compares replicas and learning rates of the workers of a collective."""
 
     def __init__(
         self,
@@ -42,10 +38,7 @@ class Equality:
         held_steps: Callable[[], HeldSteps | None],
         warn: Callable[[str], None],
     ) -> None:
-        self._replica = replica
-        self._group = group
-        self._held_steps = held_steps
-        self._warn = warn
+        self._replica, self._group, self._held_steps, self._warn = replica, group, held_steps, warn
         self._began_in: Group | None = None
 
     def stepped(self) -> None:

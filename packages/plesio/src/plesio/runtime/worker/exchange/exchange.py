@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import torch
 
-from plesio.runtime.worker.exchange.group import Group
+from plesio.runtime.worker.exchange.group import CutOffError, Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.meter import WorkerTimeline
 
@@ -17,6 +17,7 @@ __all__ = [
     "Gauge",
     "HeldSteps",
     "LocalExchange",
+    "NoGroup",
     "Participant",
     "SharedState",
     "SnapshotTaker",
@@ -28,10 +29,7 @@ class StepProgress(NamedTuple):
     """How far training is when a step ends.
 
     Attributes:
-        clock: This worker's clock.
         global_samples: Samples of all workers so far, where that is known without asking (collectives); else None.
-        loss: This worker's loss, if it gave one.
-        at_s: Training time.
     """
 
     clock: int
@@ -75,7 +73,6 @@ class Exchange:
         return None
 
     def step(self, progress: StepProgress) -> None:
-        """Exchange this step's gradient and bring the replica up to date."""
         raise NotImplementedError
 
     def average(self, clock: int) -> None:
@@ -112,8 +109,6 @@ class Participant:
 
     Attributes:
         replica: Equal on all ranks when an exchange is built.
-        group: The ranks.
-        timeline: Takes blocked spans.
         snapshots: Kept on rank 0.
         gauge: Shown this rank's own gradients, and weighs them; None for a policy that never adapts.
         ranks: The group's among those whose shares the gauge knows; None for all of them.
@@ -149,13 +144,30 @@ class CollectiveExchange(Exchange):
         raise NotImplementedError
 
 
+class NoGroup(CollectiveExchange):
+    """Cuts off whatever needs the others, so that it is done again in the group that is formed then.
+
+    Args:
+        size: Workers that have come to one state, and to whom an exchange has yet to be given; 0 where none have.
+    """
+
+    def __init__(self, size: int = 0) -> None:
+        self._size = size
+
+    def step(self, progress: object = None) -> NoReturn:
+        raise CutOffError("the workers have yet to form a group")
+
+    shared = finish = step
+
+    def units(self) -> list[int]:
+        return [0] * self._size
+
+
 class LocalExchange(Exchange):
     """An exchange of one worker alone: an ordinary single-process run."""
 
     def __init__(self, replica: Replica, *, timeline: WorkerTimeline, snapshots: "SnapshotTaker") -> None:
-        self._replica = replica
-        self._timeline = timeline
-        self._snapshots = snapshots
+        self._replica, self._timeline, self._snapshots = replica, timeline, snapshots
         self._after_step: Callable[[StepProgress], None] = lambda progress: None
 
     def after_step(self, look: Callable[[StepProgress], None]) -> None:
@@ -200,15 +212,10 @@ class SnapshotTaker:
     """Keeps copies of the state whenever the number of samples passes a multiple of ``every`` (None: never).
 
     Every worker computes from the samples of all when one is due.
-
-    Args:
-        every: Samples between two snapshots.
-        keeps: Whether this worker is the one that keeps them.
     """
 
     def __init__(self, every: int | None, *, keeps: bool = True) -> None:
-        self._every = every
-        self._keeps = keeps
+        self._every, self._keeps = every, keeps
         self._passed = 0
         self._taken: list[SharedState] = []
 

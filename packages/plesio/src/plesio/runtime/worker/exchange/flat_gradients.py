@@ -104,13 +104,17 @@ def _rows(parameter: Tensor) -> Tensor:
 def apply_late(replica: Replica, gradients: FlatGradients, flats: Sequence[Tensor]) -> None:
     """Apply the gradient in ``flats``, as `FlatGradients` has it; the replica has no gradient afterwards."""
     optimizer = replica.optimizer
-    before, options = _tensors(replica), _options(optimizer)
+    before = _tensors(replica)
+    # some optimizers keep counts there
+    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     kept = [tensor.detach().clone() for tensor in before]
     numbers = {parameter: dict(state) for parameter, state in optimizer.state.items()}
     gradients.give(gradients.zeros())
     replica.stepper.step()
     without = [tensor.detach().clone() for tensor in before]
-    _go_back(before, kept)
+    with torch.no_grad():
+        for tensor, old in zip(before, kept, strict=True):
+            tensor.copy_(old)
     gradients.give(flats)
     _set_options(optimizer, options)
     replica.stepper.step()
@@ -129,17 +133,6 @@ def _tensors(replica: Replica) -> list[Tensor]:
     parameters = [p for name, p in replica.parameters.items() if name not in replica.sparse]
     held = [value for p in parameters for value in state.get(p, {}).values() if isinstance(value, Tensor)]
     return [*parameters, *held]
-
-
-@torch.no_grad()
-def _go_back(tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
-    for tensor, old in zip(tensors, kept, strict=True):
-        tensor.copy_(old)
-
-
-def _options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the options of each parameter group; some optimizers keep counts there."""
-    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
 def _set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> None:

@@ -34,10 +34,7 @@ class FsdpExchange(SynchronousExchange):
     Args:
         own: Its replica is cut from now on until all have finished.
         sharding: Has cut it for the group, or does so now.
-        workers: The group's, by rank.
         mirror: Steps after which copies of parts are renewed; 0 for none.
-        elastic: Whether the others go on in a new group when one is lost.
-        samples: Samples of all workers so far.
     """
 
     def __init__(
@@ -111,9 +108,7 @@ class FsdpExchange(SynchronousExchange):
     def reduce(self, progress: StepProgress) -> bool:
         """Find out whether the mean gradient, of which each rank has a part, is finite everywhere.
 
-        Raises:
-            ExchangeError: The workers' steps went through different blocks.
-            RuntimeError: The group is no more.
+        It raises ExchangeError if steps went through different blocks, RuntimeError if the group is no more.
         """
         self._collectives.assure()
         begun_s = self._timeline.now_s()

@@ -9,24 +9,35 @@ another's, parts of different blocks meet. If these are equally large, no error 
 process, or waits for ever. So in the first step all exchange the name of each collective before it. Later each rank
 keeps a checksum of those that it has taken part in, and all compare theirs before the optimizer steps.
 
-**When the group is no more.** These run inside the script's own `model(x)` and `loss.backward()`, or where it clips
-(`sum_group.py`), which nothing can make again. So once one of them fails, all that follow write zeros: the step goes to
-its end on numbers that mean nothing, `assure` raises the error there, and the session makes the step again.
+**When the group is no more.** These run inside the script's own `model(x)` and `loss.backward()`, or where it clips,
+which nothing can make again. So once one of them fails, all that follow write zeros: the step goes to its end on
+numbers that mean nothing, `assure` raises the error there, and the session makes the step again.
+
+**What the script sums by itself.** `clip_grad_norm_` and `GradScaler.unscale_` make an all-reduce. torch looks up its
+group by the name that the mesh of parts has, so that has a group of its own, `SumGroup`, which does it as those of the
+passes are done. Any other collective raises once the group is no more: a script may keep what it gathers. torch takes
+two meshes of equally many ranks for one, and remembers the first. So all have one name, for the group of the latest
+cut.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from msgspec import UNSET
+from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
+from torch.distributed import distributed_c10d
 from torch.distributed.fsdp import FSDPModule
 
 from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = ["FsdpCollectives"]
+__all__ = ["FsdpCollectives", "SumGroup"]
 
 # torch 2.13 deprecates the names that follow and older ones know no others.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -75,12 +86,7 @@ class FsdpCollectives:
     def do(
         self, kind: str, number: int, collective: Callable[[], "dist.Work | None"], *, output: torch.Tensor, waits: bool
     ) -> "dist.Work | None":
-        """Do one collective, which writes ``output``; returns it if it is not waited for.
-
-        Raises:
-            ExchangeError: Others are about to do another one.
-            RuntimeError: It cannot be done, and no other group follows.
-        """
+        """Do one collective, which writes ``output``; returns it if it is not waited for."""
         if self._failure is not None:
             output.zero_()
             return None
@@ -100,13 +106,7 @@ class FsdpCollectives:
                     self.blocked_s += self._now_s() - begun_s
 
     def _done(
-        self,
-        kind: str,
-        number: int,
-        collective: Callable[[], "dist.Work | None"],
-        *,
-        device: torch.device,
-        waits: bool,
+        self, kind: str, number: int, collective: Callable[[], "dist.Work | None"], *, device: torch.device, waits: bool
     ) -> "dist.Work | None":
         self._group.enter()
         self.checksum = zlib.crc32(f"{kind}{number}".encode(), self.checksum)
@@ -132,8 +132,7 @@ class FsdpCollectives:
 
 class _Allocating:
     def __init__(self, collectives: FsdpCollectives, number: int) -> None:
-        self._collectives = collectives
-        self._number = number
+        self._collectives, self._number = collectives, number
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -141,11 +140,7 @@ class _Allocating:
 
 class _AllGather(_Allocating):
     def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         """Gather all ranks' inputs in their order into ``output_tensor``, whose part of this rank the input is."""
 
@@ -182,3 +177,51 @@ class _ReduceScatter(_Allocating):
         if received is not None and not collectives.failed:
             torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
         return work
+
+
+class SumGroup(dist.ProcessGroup):
+    """The workers' group as a mesh knows it, from when this is made until another one is."""
+
+    group_name: Any = "plesio-parts"
+
+    def __init__(self, process_group: dist.ProcessGroup) -> None:
+        super().__init__(process_group.rank(), process_group.size())  # type: ignore[call-arg]  # the stub lacks it
+        self._process_group = process_group
+        self._collectives: FsdpCollectives | None = None
+        ranks = distributed_c10d._world.pg_group_ranks
+        ranks[self] = ranks[process_group]
+        _unregister_process_group(self.group_name)
+        _register_process_group(self.group_name, self)
+
+    def carried_by(self, collectives: FsdpCollectives) -> None:
+        self._collectives = collectives
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> dist.Work:  # type: ignore[override]
+        """Overwrite the only tensor with the sum of all ranks', or with zeros if the group is no more."""
+        assert self._collectives is not None, "nothing is summed before the first step"
+        (summed,) = tensors
+        self._collectives.do(
+            "sum", 0, lambda: self._process_group.allreduce(tensors, options), output=summed, waits=True
+        )
+        return _Done()
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def collective(self: SumGroup, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._process_group, name)(*arguments, **options)
+
+    return collective
+
+
+# A group in Python that inherits these holds the interpreter's lock while it begins a collective, and waits for Gloo's
+# thread, which may wait for that lock (torch 2.13).
+for _name in dir(dist.ProcessGroup):
+    if _name != "allreduce" and re.search("gather|scatter|to_?all|reduce|broadcast|barrier|send|recv", _name):
+        setattr(SumGroup, _name, _passed_on(_name))
+
+
+class _Done(dist.Work):
+    """An all-reduce that has ended."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True

@@ -51,11 +51,7 @@ class _UnderWay:
 
 
 class GradientMeanExchange(SynchronousExchange):
-    """All replicas are equal, and step with the mean gradient of ``policy.delay`` steps before.
-
-    Args:
-        seed: The run's; equal on all ranks.
-    """
+    """All replicas are equal, and step with the mean gradient of ``policy.delay`` steps before."""
 
     def __init__(self, own: Participant, *, policy: Policy, seed: int) -> None:
         super().__init__(own)

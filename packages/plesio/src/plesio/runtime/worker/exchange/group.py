@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ import torch.distributed as dist
 from plesio.core.results import Found
 
 __all__ = [
+    "AwaitedGroup",
     "CutOffError",
     "Gathering",
     "Group",
@@ -64,23 +65,17 @@ class Work(Protocol):
         ...
 
 
-class Gathering(Protocol):
+class Gathering(Work, Protocol):
     """An all-gather or all-to-all under way."""
 
     def wait(self) -> list[torch.Tensor]: ...
-
-    def took_s(self) -> float:
-        """Return the seconds from when this rank began it until its result was there; call it after `wait`."""
-        ...
 
 
 class Summing(Protocol):
     """Ranks that make sums."""
 
     @property
-    def rank(self) -> int:
-        """This process's or thread's number."""
-        ...
+    def rank(self) -> int: ...
 
     @property
     def size(self) -> int: ...
@@ -132,15 +127,14 @@ def connect(group: dist.ProcessGroup) -> None:
     dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, group)
 
 
-class _TorchWork:
+class _TorchWork(Generic[T]):
     """A collective of torch.distributed's, timed by whichever of its threads completes it.
 
     On a device the result may be there only later than it is known to come; for that the time waited counts.
     """
 
-    def __init__(self, work: dist.Work, group: "TorchGroup") -> None:
-        self._work = work
-        self._group = group
+    def __init__(self, work: dist.Work, result: T, group: "TorchGroup") -> None:
+        self._work, self._result, self._group = work, result, group
         self._began_s = time.perf_counter()
         self._ended_s = math.inf
         self._waited_s = math.inf
@@ -149,25 +143,13 @@ class _TorchWork:
     def _end(self, _future: object) -> None:
         self._ended_s = time.perf_counter()
 
-    def wait(self) -> None:
+    def wait(self) -> T:
         self._group.finish(self._work)
         self._waited_s = time.perf_counter()
+        return self._result
 
     def took_s(self) -> float:
         return min(self._ended_s, self._waited_s) - self._began_s
-
-
-class _TorchGathering:
-    def __init__(self, work: dist.Work, parts: list[torch.Tensor], group: "TorchGroup") -> None:
-        self._work = _TorchWork(work, group)
-        self._parts = parts
-
-    def wait(self) -> list[torch.Tensor]:
-        self._work.wait()
-        return self._parts
-
-    def took_s(self) -> float:
-        return self._work.took_s()
 
 
 class _CalledOff:
@@ -178,6 +160,11 @@ class _CalledOff:
 
     def took_s(self) -> float:
         return 0.0
+
+
+def _own(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "this process is a member of the group"
+    return work
 
 
 def _drop(gloos: list[Any]) -> None:
@@ -210,7 +197,6 @@ class TorchGroup:
         self.rack = rack
         self._connecting, self._tells_late = connecting, tells_late
         self._aborted_s = math.inf
-        """When the group was called off."""
         self._forgets = dist.get_backend(process_group) == "gloo"
         if _CPU in process_group._device_types:
             gloos = [process_group._get_backend(_CPU)]
@@ -222,44 +208,37 @@ class TorchGroup:
 
     def broadcast(self, tensor: torch.Tensor, *, source: int = 0) -> None:
         self.enter()
-        work = dist.broadcast(tensor, group=self.process_group, group_src=source, async_op=True)
-        assert work is not None, "this process is a member of the group"
-        self.finish(work)
+        self.finish(dist.broadcast(tensor, group=self.process_group, group_src=source, async_op=True))
 
-    def all_reduce(self, tensor: torch.Tensor) -> "_TorchWork | _CalledOff":
+    def all_reduce(self, tensor: torch.Tensor) -> "_TorchWork[None] | _CalledOff":
         if not self._begins():
             return _CalledOff()
         work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
-        assert work is not None, "this process is a member of the group"
-        return _TorchWork(work, self)
+        return _TorchWork(_own(work), None, self)
 
-    def all_reduce_gradient(self, gradient: torch.Tensor) -> "_TorchWork | _CalledOff":
+    def all_reduce_gradient(self, gradient: torch.Tensor) -> "_TorchWork[None] | _CalledOff":
         return self.all_reduce(gradient)
 
-    def all_gather(self, tensor: torch.Tensor) -> "_TorchGathering | _CalledOff":
+    def all_gather(self, tensor: torch.Tensor) -> "_TorchWork[list[torch.Tensor]] | _CalledOff":
         if not self._begins():
             return _CalledOff()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         work = dist.all_gather(parts, tensor, group=self.process_group, async_op=True)
-        assert work is not None, "this process is a member of the group"
-        return _TorchGathering(work, parts, self)
+        return _TorchWork(_own(work), parts, self)
 
-    def all_to_all(self, rows: torch.Tensor) -> "_TorchGathering | _CalledOff":
+    def all_to_all(self, rows: torch.Tensor) -> "_TorchWork[list[torch.Tensor]] | _CalledOff":
         if not self._begins():
             return _CalledOff()
         received = torch.empty_like(rows)
         work = dist.all_to_all_single(received, rows.contiguous(), group=self.process_group, async_op=True)
-        assert work is not None, "this process is a member of the group"
-        return _TorchGathering(work, list(received), self)
+        return _TorchWork(_own(work), list(received), self)
 
     def pass_on(self, tensor: torch.Tensor, *, into: torch.Tensor) -> None:
         """Send ``tensor`` to the next rank, and write what the one before has sent ``into`` another one."""
         self.enter()
         sends, takes = [0] * self.size, [0] * self.size
         sends[(self.rank + 1) % self.size], takes[(self.rank - 1) % self.size] = tensor.numel(), into.numel()
-        work = dist.all_to_all_single(into, tensor, takes, sends, group=self.process_group, async_op=True)
-        assert work is not None, "this process is a member of the group"
-        self.finish(work)
+        self.finish(dist.all_to_all_single(into, tensor, takes, sends, group=self.process_group, async_op=True))
 
     def meet(self) -> None:
         """Wait for all ranks where one may wait in another collective for ever; Gloo takes nothing else for this.
@@ -294,13 +273,9 @@ class TorchGroup:
         if self._aborted_s < math.inf:
             raise CutOffError("the group was called off")
 
-    def finish(self, work: dist.Work) -> None:
-        """Wait for a collective of this group; not for a message, whose wait would end the connection at its limit.
-
-        Raises:
-            CutOffError: The group was aborted, and Gloo has forgotten this one.
-            RuntimeError: It cannot be done.
-        """
+    def finish(self, work: dist.Work | None) -> None:
+        """Wait for a collective of this group; not for a message, whose wait would end the connection at its limit."""
+        work = _own(work)
         if not self._forgets:
             work.wait()
             return
@@ -368,6 +343,18 @@ class TorchGroup:
                 part.abort()
 
 
+class AwaitedGroup:
+    """The group of a worker that has none, as one that joins: it is cut off from whatever needs the others."""
+
+    def __init__(self, *, rack: int, rank: int = 0, size: int = 1) -> None:
+        self.rack, self.rank, self.size = rack, rank, size
+
+    def _cut_off(self, *_: object, **__: object) -> NoReturn:
+        raise CutOffError("this worker has yet to join the others' group")
+
+    broadcast = all_reduce = all_reduce_gradient = all_gather = all_to_all = split = _cut_off
+
+
 def takes_blame(group: Summing, *, guilty: bool, device: torch.device) -> bool:
     """Decide whether this rank counts a refused mean: every guilty one does, and if there is none, rank 0 for all.
 
@@ -386,7 +373,11 @@ def broadcast_text(text: str, *, group: Group, source: int) -> str:
 def broadcast_bytes(data: bytes, *, group: Group, source: int) -> bytes:
     length = torch.tensor([len(data)])
     group.broadcast(length, source=source)
-    tensor = torch.empty(int(length), dtype=torch.uint8)
+    return _broadcast(data, int(length), group=group, source=source)
+
+
+def _broadcast(data: bytes, length: int, *, group: Group, source: int) -> bytes:
+    tensor = torch.empty(length, dtype=torch.uint8)
     if group.rank == source:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     group.broadcast(tensor, source=source)
@@ -401,23 +392,12 @@ def broadcast_metric(found: Found, group: Group) -> Found:
     group.broadcast(value)
     if not value[1]:
         return float(value[0])
-    text = (
-        torch.zeros(int(value[1]), dtype=torch.uint8)
-        if not several
-        else torch.frombuffer(bytearray(several), dtype=torch.uint8)
-    )
-    group.broadcast(text)
-    numbers: dict[str, float] = json.loads(text.numpy().tobytes())
+    numbers: dict[str, float] = json.loads(_broadcast(several, int(value[1]), group=group, source=0))
     return numbers
 
 
 class LiveGroup:
-    """Has the present group. An exchange is built on `current`, and built anew when that changes.
-
-    Args:
-        first: The group that the run begins with.
-        workers: Its members, by rank in it.
-    """
+    """Has the present group. An exchange is built on `current`, and built anew when that changes."""
 
     def __init__(self, first: Group, workers: Sequence[int]) -> None:
         self.current = first
@@ -433,5 +413,4 @@ class LiveGroup:
 
     @property
     def rank(self) -> int:
-        """This worker's place among those that are there."""
         return self.current.rank

@@ -28,9 +28,7 @@ class HierarchicalExchange(CollectiveExchange):
     """
 
     def __init__(self, inner: CollectiveExchange, outer: AveragingExchange, *, racks: Sequence[Sequence[int]]) -> None:
-        self._inner = inner
-        self._outer = outer
-        self._racks = racks
+        self._inner, self._outer, self._racks = inner, outer, racks
 
     def held_steps(self) -> HeldSteps | None:
         """Return the replica's steps: the rack's, and those of all up to the last averaging."""

@@ -42,7 +42,6 @@ class PairSpeed:
     """Latency and bandwidth of the slowest of some pairs of hosts.
 
     Attributes:
-        latency_s: Seconds of a small message.
         bytes_per_s: Bandwidth, while others send too.
     """
 
@@ -90,8 +89,7 @@ class HostRacks:
 def find_host_racks(group: TorchGroup) -> HostRacks:
     """Measure; all ranks of ``group``, one of each host, call this, and the result is the same on all.
 
-    Raises:
-        RuntimeError: A host was lost (Gloo's own error, which has no class of its own).
+    It raises RuntimeError, Gloo's own, if a host was lost.
     """
     assert group.size >= FEWEST_HOSTS, group.size
     return _HostProbe(group).run()
@@ -178,7 +176,6 @@ class _HostProbe:
         )
 
     def _agreed(self, racks: Sequence[int]) -> tuple[int, ...]:
-        """Return rank 0's values."""
         own = racks if self._rank == 0 else (0,) * self._count
         return tuple(self._link.gathered(torch.tensor(own)).tolist())
 

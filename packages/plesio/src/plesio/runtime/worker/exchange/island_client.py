@@ -5,7 +5,7 @@ others each one that it waits for, so that all decide alike. Bulk data go by eac
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from plesio.protocol.bulk import Pull
 from plesio.protocol.message import Message, decode, encode, kind_of
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.worker.exchange.group import CutOffError
-from plesio.runtime.worker.exchange.island_layout import IslandLayout
+from plesio.runtime.worker.exchange.island_parts import IslandLayout
 from plesio.runtime.worker.exchange.replica_tensors import Described
 from plesio.runtime.worker.exchange.store_client import Present, StoreClient
 from plesio.runtime.worker.island import Island
@@ -35,12 +35,7 @@ def layout_for(client: StoreClient, tensors: Sequence[Described]) -> SliceLayout
 
 
 class IslandClient(StoreClient):
-    """A rank's end of its connections.
-
-    Args:
-        island: Its ranks.
-        connections: As `StoreClient` takes them.
-    """
+    """A rank's end of its connections."""
 
     def __init__(self, *arguments: Any, island: Island, **connections: Any) -> None:
         super().__init__(*arguments, **connections)
@@ -57,18 +52,11 @@ class IslandClient(StoreClient):
         if self._island.leads:
             super().send(message)
 
-    def await_message(
-        self,
-        kind: type[M],
-        *,
-        timeout_s: float | None = None,
-        explain: Callable[[], str] = str,
-        check: Callable[[], None] = lambda: None,
-    ) -> M:
+    def await_message(self, kind: type[M], **how: Any) -> M:
         text = ""
         if self._island.leads:
             try:
-                message = super().await_message(kind, timeout_s=timeout_s, explain=explain, check=check)
+                message = super().await_message(kind, **how)
             except CutOffError:
                 self._island.told("")
                 raise

@@ -54,10 +54,7 @@ class Links(Protocol):
 
 class _TorchInbox:
     def __init__(self, buffer: torch.Tensor, work: dist.Work, *, source: int, device: torch.device) -> None:
-        self._buffer = buffer
-        self._work = work
-        self._source = source
-        self._device = device
+        self._buffer, self._work, self._source, self._device = buffer, work, source, device
 
     def wait(self) -> torch.Tensor:
         try:

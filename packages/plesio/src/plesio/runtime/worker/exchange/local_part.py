@@ -52,11 +52,7 @@ def placed_like(whole: torch.Tensor, like: DTensor) -> DTensor:
 
 
 def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
-    """Return the part of ``tensor`` that this rank holds.
-
-    Raises:
-        TaskError: It cannot be exchanged: a part of a sum, or of dimensions that do not lie next to each other.
-    """
+    """Return the part of ``tensor`` that this rank holds."""
     if not isinstance(tensor, DTensor):
         return TensorBlock(width=1, row=0, num_rows=tensor.numel(), column=0, num_columns=1)
     box, block = box_held(tensor), None
@@ -79,14 +75,7 @@ def box_held(tensor: DTensor) -> tuple[list[int], list[int]] | None:
 def box_of(
     shape: Sequence[int], *, mesh: Sequence[int], at: Sequence[int], placements: Sequence[Placement]
 ) -> tuple[list[int], list[int]] | None:
-    """Return offsets and sizes of the part of a tensor that a rank holds; None if that is no box.
-
-    Args:
-        shape: The tensor's.
-        mesh: The sizes of the mesh.
-        at: The rank's coordinates in it.
-        placements: The tensor's, for each dimension of the mesh.
-    """
+    """Return offsets and sizes of the part of a tensor that a rank holds; None if that is no box."""
     offsets, sizes = [0] * len(shape), list(shape)
     # FSDP2 over a column-wise layer cuts what a rank has of that, though its dimension of the mesh comes first
     in_order = sorted(zip(placements, mesh, at, strict=True), key=lambda one: isinstance(one[0], _StridedShard))

@@ -32,10 +32,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from plesio.policies.outer_rule import OUTER_BETA2, OUTER_EPSILON, OuterRule
 
-__all__ = ["OuterStep"]
+__all__ = ["OuterStep", "outer_optimizer"]
 
 
 class OuterStep:
@@ -92,3 +93,12 @@ class OuterStep:
         correction = 1 - self._rule.momentum**self._rounds
         root = self._square.sqrt().div_(math.sqrt(1 - OUTER_BETA2**self._rounds)).add_(OUTER_EPSILON)
         return torch.div(self.velocity, root, out=progress).mul_(share * self._rule.rate / correction)
+
+
+def outer_optimizer(rule: OuterRule, inner: Optimizer) -> Optimizer:
+    """Make torch's own optimizer of a rule, as the store's servers step it, for what ``inner`` has in its groups."""
+    groups = [{"params": group["params"]} for group in inner.param_groups]
+    if rule.kind == "adam":
+        return torch.optim.Adam(groups, lr=rule.rate, betas=(rule.momentum, OUTER_BETA2), eps=OUTER_EPSILON)
+    nesterov = rule.kind == "nesterov" and rule.momentum > 0
+    return torch.optim.SGD(groups, lr=rule.rate, momentum=rule.momentum, nesterov=nesterov)

@@ -65,7 +65,6 @@ class PairLink:
         return self._latency_s[peer]
 
     def send_rate(self, peer: int) -> float:
-        """Measure bytes per second to ``peer``, which calls `receive`."""
         target_s = max(TARGET_S, LATENCIES * self._latency_s[peer])
         size = FIRST_BYTES
         while (took_s := self.send_timed(peer, size)) < 0.75 * target_s and size < self._most_bytes:
@@ -112,7 +111,6 @@ class PairLink:
         return min(durations)
 
     def end(self, peer: int) -> None:
-        """Let ``peer`` return from `receive`."""
         self._send(torch.zeros(2, dtype=torch.int64), peer)
 
     def receive(self, peer: int) -> None:

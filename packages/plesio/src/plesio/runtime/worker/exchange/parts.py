@@ -57,7 +57,8 @@ class RankPart:
         self.tensors: dict[Key, Tensor] = {}
         self.flats: list[Tensor] = []
         for alike in _by_dtype(cuts):
-            shapes = [(cut.key, _shape(cut, rank, num_ranks)) for cut in alike]
+            rows = [cut.rows(rank, num_ranks=num_ranks) for cut in alike]
+            shapes = [(cut.key, (own.stop - own.start, *cut.shape[1:])) for cut, own in zip(alike, rows, strict=True)]
             flat = torch.empty(sum(math.prod(shape) for _, shape in shapes), dtype=alike[0].dtype, device=device)
             pieces = torch.split(flat, [math.prod(shape) for _, shape in shapes])
             self.tensors |= {key: piece.view(shape) for (key, shape), piece in zip(shapes, pieces, strict=True)}
@@ -78,9 +79,6 @@ class Giver(NamedTuple):
 
 def givers_of(former: Sequence[int], workers: Sequence[int], *, mirrored: bool) -> list[Giver]:
     """Find which of the present workers gives each part that was cut for the former ones.
-
-    Raises:
-        WorkerLostError: A part is lost with its worker, and none that is left has a copy.
 
     >>> givers_of([0, 1, 2], [0, 2, 3], mirrored=True)
     [Giver(rank=0, place=0), Giver(rank=1, place=1), Giver(rank=1, place=0)]
@@ -118,12 +116,7 @@ def gather(
 ) -> Iterator[tuple[Cut, Tensor]]:
     """Put tensors together, one collective for those of a dtype; all of the group call it and have all of each.
 
-    Args:
-        cuts: The tensors.
-        group: The present one.
-        gives: The parts that this rank gives, by their places.
-        givers: For each part the rank that gives it.
-        device: Place of the whole tensors.
+    ``gives`` has this rank's parts by their places, ``givers`` the rank that gives each part.
     """
     num_parts, places = len(givers), 1 + max(giver.place for giver in givers)
     for alike in _by_dtype(cuts):
@@ -138,11 +131,6 @@ def gather(
             begin = sum(sizes[:index])
             pieces = [received[rank][place, begin : begin + sizes[index]] for rank, place in givers]
             yield cut, torch.cat(pieces)[: math.prod(cut.shape)].view(cut.shape)
-
-
-def _shape(cut: Cut, rank: int, num_ranks: int) -> tuple[int, ...]:
-    rows = cut.rows(rank, num_ranks=num_ranks)
-    return (rows.stop - rows.start, *cut.shape[1:])
 
 
 def _by_dtype(cuts: Sequence[Cut]) -> list[list[Cut]]:

@@ -25,11 +25,7 @@ __all__ = ["PostLocalExchange"]
 
 
 class PostLocalExchange(DdpExchange):
-    """Gradients are averaged for a while, then parameters now and then.
-
-    Args:
-        hook: Has the length of the warm-up.
-    """
+    """Gradients are averaged for a while, then parameters now and then."""
 
     def __init__(self, own: Participant, *, group: TorchGroup, policy: Policy, hook: TorchHook, elastic: bool) -> None:
         super().__init__(own, group=group, comm_hook=torch_comm_hook(hook, group.process_group), elastic=elastic)

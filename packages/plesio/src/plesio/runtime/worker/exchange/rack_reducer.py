@@ -29,15 +29,13 @@ class RackReducer:
 
     Args:
         between: All ranks; with one rail where the compression cannot be cut.
-        compression: For what is sent between racks; equal on all ranks.
     """
 
     def __init__(
         self, between: BetweenRacks, compression: Compression, *, shapes: Sequence[Sequence[int]], seed: int
     ) -> None:
         assert compression.cuts or between.num_rails == 1, "what cannot be cut goes by the leaders"
-        self.compression = compression
-        self._between = between
+        self.compression, self._between = compression, between
         self._num_elements = num_elements(shapes)
         self._on_rail: CompressedReducer | None = None
         if between.rail is not None:

@@ -45,12 +45,9 @@ class RackStoreExchange(Exchange):
         replica: Replica,
         timeline: WorkerTimeline,
     ) -> None:
-        self._inner = inner
-        self._store = store
-        self._rack = rack
+        self._inner, self._store, self._rack = inner, store, rack
         self._leads = rack.rank == 0
-        self._replica = replica
-        self._timeline = timeline
+        self._replica, self._timeline = replica, timeline
         self._clock = 0
 
     @property

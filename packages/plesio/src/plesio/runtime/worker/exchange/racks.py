@@ -48,7 +48,6 @@ class RackWatch:
 
     Args:
         found: The probe's result, with two racks or more.
-        group: The workers that are there.
         workers_per_host: Workers that share a host's way to other racks.
         warn: Called on every rank, with a sentence, at most once within racks and once between them.
     """
@@ -58,9 +57,7 @@ class RackWatch:
     ) -> None:
         assert found.between is not None, "one rack has nothing between"
         self._within, self._between = found.within, found.between
-        self._group = group
-        self._workers_per_host = workers_per_host
-        self._warn = warn
+        self._group, self._workers_per_host, self._warn = group, workers_per_host, warn
         self._num_seen = 0
         self._least: dict[Where, float] = {"between": math.inf, "within": math.inf}
         """Shortest exchanges of this window and rank: seconds over the predicted ones."""
@@ -168,13 +165,11 @@ class BetweenRacks:
         self.sizes = list(map(len, racks.members))
         between = racks.rails if rails else (racks.leaders,)
         self.num_rails = len(between)
-        """Slices that a tensor is cut into."""
         self.rail = group.split(between)
         """This rank's peers in other racks; None if it is on no rail."""
         inside = group.split(racks.members)
         assert inside is not None, "every rank is in a rack"
         self.inside = inside
-        """The ranks of this rank's rack."""
 
     def all_reduce(self, tensor: torch.Tensor) -> "_Sum":
         """Begin to overwrite ``tensor``, equal on the ranks of a rack, with the sum over all ranks.
@@ -212,10 +207,7 @@ class _Sum:
     """A sum under way between racks, and spread in this one when it is waited for."""
 
     def __init__(self, flat: torch.Tensor, own: torch.Tensor, work: Work | None, *, between: BetweenRacks) -> None:
-        self._flat = flat
-        self._own = own
-        self._work = work
-        self._between = between
+        self._flat, self._own, self._work, self._between = flat, own, work, between
 
     def wait(self) -> None:
         if self._work is not None:

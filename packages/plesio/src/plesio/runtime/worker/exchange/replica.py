@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizers import parts_of
-from plesio.runtime.worker.exchange.alike_gradients import AlikeGradients, place_gradients
+from plesio.runtime.worker.exchange.island_parts import AlikeGradients, place_gradients
 from plesio.runtime.worker.exchange.local_part import local_part, whole_tensor
 from plesio.runtime.worker.exchange.replica_tensors import ReplicaTensors
 from plesio.runtime.worker.exchange.stepper import Stepper
@@ -90,9 +90,7 @@ class Replica:
         island: Island | None = None,
     ) -> None:
         check_model(model, in_island=island is not None)
-        self.model = model
-        self.optimizer = optimizer
-        self.island = island
+        self.model, self.optimizer, self.island = model, optimizer, island
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TaskError(
@@ -139,7 +137,7 @@ class Replica:
         self.parameters = {name: p for name, p in named if p.requires_grad}
         self._frozen = {name: p for name, p in named if not p.requires_grad}
         self.tensors = ReplicaTensors(
-            self.model,
+            model=self.model,
             parameters=self.parameters,
             frozen=self._frozen,
             buffers=self.buffers,
@@ -259,8 +257,7 @@ class Replica:
     def gradients_finite(self) -> bool:
         """Tell whether the gradient has neither NaN nor infinity, on all ranks of an island.
 
-        Raises:
-            TaskError: Ranks of an island have different gradients of what they hold alike.
+        It raises TaskError if these differ in what they hold alike.
         """
         finite = all_finite([g.values() if g.is_sparse else g for g in self.gradients()])
         if self._alike is None:
@@ -285,14 +282,12 @@ class Replica:
         return "overflow"
 
     def state(self) -> State:
-        """Copy parameters and all buffers to the CPU."""
         copied = {name: p.to("cpu", copy=True) for name, p in self.local_parameters().items()}
         copied.update({name: b.detach().to("cpu", copy=True) for name, b in self.model.named_buffers()})
         return copied
 
     @torch.no_grad()
     def load(self, state: State) -> None:
-        """Set parameters and those buffers that ``state`` has."""
         for name, part in self.local_parameters().items():
             part.copy_(state[name])
         for name, buffer in self.model.named_buffers():

@@ -31,15 +31,15 @@ import torch
 from torch import Tensor
 
 from plesio.policies.policy import MergeKind
-from plesio.runtime.worker.compression import PendingMean
+from plesio.runtime.worker.compression import CompressedReducer, PendingMean
 from plesio.runtime.worker.exchange.flat import flat_of, parts_of
 from plesio.runtime.worker.exchange.group import Summing, Work
-from plesio.runtime.worker.exchange.holders import Holders
-from plesio.runtime.worker.exchange.joined_reducers import JoinedReducers
+from plesio.runtime.worker.exchange.island_parts import Holders
 from plesio.runtime.worker.exchange.outer_step import OuterStep
+from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import all_finite
 
-__all__ = ["DeltaMean", "Named", "ParameterMean", "ReplicaMean"]
+__all__ = ["DeltaMean", "JoinedReducers", "Named", "ParameterMean", "ReplicaMean"]
 
 Named = tuple[str, Tensor]
 Met = Callable[[Sequence[Named], Tensor], None]
@@ -62,11 +62,7 @@ class ParameterMean:
     def start(self, *, clock: int, num_steps: int, share: float, in_full: bool) -> None:
         """Begin the mean of the tensors as they are now.
 
-        Args:
-            clock: The exchange's.
-            num_steps: Since the last one was begun.
-            share: This rank's weight; the ranks' shares add up to their number.
-            in_full: Send everything, also what was kept back.
+        The ranks' shares add up to their number.
         """
         sent = flat_of(self.tensors)
         total = sent * share
@@ -76,7 +72,6 @@ class ParameterMean:
         """Do nothing: it is made of one collective."""
 
     def wait(self) -> float:
-        """Return when the mean is there: the seconds that it took."""
         assert self._under_way is not None, "begun"
         _, _, work = self._under_way
         work.wait()
@@ -98,6 +93,37 @@ class ParameterMean:
     def shared(self) -> Tensor:
         """Return the mean of the tensors as they are now, flat; they stay. A collective of its own."""
         return _mean_now(self.tensors, self._group)
+
+
+class JoinedReducers:
+    """Several reducers as one: parts of a flat tensor are compressed each by itself, and a mean is refused as a whole.
+
+    Args:
+        parts: At least one, all for one compression.
+    """
+
+    def __init__(self, parts: Sequence[CompressedReducer | RackReducer], sizes: Sequence[int]) -> None:
+        self._reducers, self._sizes = parts, list(sizes)
+        self.compression = parts[0].compression
+
+    @torch.no_grad()
+    def begin(self, flat: Tensor, clock: int, *, weight: float, in_full: bool = False) -> PendingMean:
+        """Begin the mean of all ranks' ``flat`` tensors; as `CompressedReducer.begin`."""
+        if len(self._reducers) == 1:  # it looks at them itself, and nothing is put together
+            return self._reducers[0].begin(flat, clock, weight=weight, in_full=in_full)
+        sent = flat if all_finite([flat]) else torch.full_like(flat, torch.nan)
+        cut = zip(self._reducers, torch.split(sent, self._sizes), strict=True)
+        pending = [reducer.begin(part, clock, weight=weight, in_full=in_full) for reducer, part in cut]
+
+        def took_s() -> float | None:
+            known_s = [each_s for one in pending if (each_s := one.took_s()) is not None]
+            return max(known_s) if len(known_s) == len(pending) else None  # all were begun together
+
+        def go_on() -> None:
+            for one in pending:
+                one.go_on()
+
+        return PendingMean(lambda: torch.cat([one.wait() for one in pending]), took_s=took_s, go_on=go_on)
 
 
 class DeltaMean:
@@ -124,19 +150,15 @@ class DeltaMean:
         met: Met,
         holders: Holders | None = None,
     ) -> None:
-        self.named = named
-        self._holders = holders
+        self.named, self._holders = named, holders
         self.tensors = [tensor for _, tensor in named]
         self.kept_back = False
-        """True if something has not been sent yet."""
         self.refused = False
         """True if the last mean was not finite and refused; the same on all ranks."""
         self.sent_finite = True
         """True if this rank's contribution to the last mean was finite."""
         self.begin()
-        self._reducer = reducer
-        self._outer = outer
-        self._own_share = own_share
+        self._reducer, self._outer, self._own_share = reducer, outer, own_share
         self._lengths = _Lengths(named, group=group, holders=holders) if averages == "rda" else None
         self._met = met
         self._num_steps = 0
@@ -163,7 +185,6 @@ class DeltaMean:
             self.kept_back = self._reducer.compression.keeps_residual and not in_full
 
     def go_on(self) -> None:
-        """Begin the second of two collectives when the first is over, if there are two."""
         assert self._pending is not None, "begun"
         self._pending.go_on()
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,46 +16,37 @@ Described = tuple[str, torch.Tensor, TensorKind, int]
 """Name, tensor, kind and parameter group, as `Layout.of` takes them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTensors:
     """Lists the tensors of a replica; ``group_of`` is -1 for a parameter in no group of the optimizer."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        *,
-        parameters: Mapping[str, torch.nn.Parameter],
-        frozen: Mapping[str, torch.nn.Parameter],
-        buffers: Mapping[str, torch.Tensor],
-        group_of: Mapping[str, int],
-    ) -> None:
-        self._model = model
-        self._parameters = parameters
-        self._frozen = frozen
-        self._buffers = buffers
-        self._group_of = group_of
+    model: torch.nn.Module
+    parameters: Mapping[str, torch.nn.Parameter]
+    frozen: Mapping[str, torch.nn.Parameter]
+    buffers: Mapping[str, torch.Tensor]
+    group_of: Mapping[str, int]
 
     def exchanged(self) -> list[Described]:
         """List the tensors that exchanges move in name order, parameters first."""
         parameters: list[Described] = [
-            (name, self._parameters[name].detach(), "parameter", self._group_of[name])
-            for name in sorted(self._parameters)
+            (name, self.parameters[name].detach(), "parameter", self.group_of[name]) for name in sorted(self.parameters)
         ]
-        return parameters + [(name, self._buffers[name], "buffer", -1) for name in sorted(self._buffers)]
+        return parameters + [(name, self.buffers[name], "buffer", -1) for name in sorted(self.buffers)]
 
     def still(self) -> list[Described]:
         """List the tensors that workers share only at the start: frozen parameters and integer buffers."""
-        others = {name: b for name, b in self._model.named_buffers() if name not in self._buffers}
+        others = {name: b for name, b in self.model.named_buffers() if name not in self.buffers}
         return [
             (name, tensor.detach(), "still", -1)
-            for name, tensor in sorted({**self._frozen, **others}.items(), key=_name)
+            for name, tensor in sorted({**self.frozen, **others}.items(), key=lambda named: named[0])
         ]
 
     def all(self) -> Sequence[torch.Tensor]:
-        return [t.detach() for t in (*self._parameters.values(), *self._frozen.values(), *self._model.buffers())]
+        return [t.detach() for t in (*self.parameters.values(), *self.frozen.values(), *self.model.buffers())]
 
     def not_trained(self) -> Sequence[torch.Tensor]:
         """Return the parameters that were frozen when the workers agreed on what is trained, and all buffers."""
-        return [t.detach() for t in (*self._frozen.values(), *self._model.buffers())]
+        return [t.detach() for t in (*self.frozen.values(), *self.model.buffers())]
 
     def digest(self) -> str:
         """Return a short name for the tensors' names, shapes and dtypes: equal on workers whose models are alike."""
@@ -69,8 +61,7 @@ class ReplicaTensors:
     def held(self) -> str:
         """Describe which parts of the tensors are here, where they are those of an island's rank.
 
-        Raises:
-            TaskError: One is placed so that its parts cannot be exchanged.
+        It raises TaskError if one is placed so that its parts cannot be exchanged.
         """
         return repr([(name, block_of(tensor, name=name)) for name, tensor, _, _ in [*self.exchanged(), *self.still()]])
 
@@ -82,9 +73,4 @@ class ReplicaTensors:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the trained parameters."""
-        return sum(p.numel() * p.element_size() for p in self._parameters.values())
-
-
-def _name(named: tuple[str, torch.Tensor]) -> str:
-    return named[0]
+        return sum(p.numel() * p.element_size() for p in self.parameters.values())

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from plesio.core.errors import TaskError
@@ -45,12 +44,8 @@ class Section:
 def sections_of(model: nn.Module, names: Sequence[str] = ()) -> list[Section]:
     """Return the sections of a model, inner ones before those that they are in; the last is the model's own.
 
-    Args:
-        model: The model to cut.
-        names: Classes of blocks, in lower case; none are the elements of the outermost lists of modules.
-
-    Raises:
-        TaskError: No module is of a class that is named.
+    It raises TaskError if no module is of a class that is named. ``names`` are classes of blocks, in lower case;
+    without, blocks are the elements of the outermost lists of modules.
     """
     blocks = list(_named(model, names)) if names else list(_elements(model))
     taken: set[int] = set()
@@ -121,8 +116,4 @@ def _shares(model: nn.Module, block: nn.Module) -> bool:
     inside = set(block.modules())
     own = {id(parameter) for parameter in block.parameters()}
     others = (module for module in model.modules() if module not in inside)
-    return any(id(parameter) in own for module in others for parameter in _direct(module))
-
-
-def _direct(module: nn.Module) -> Iterator[torch.Tensor]:
-    return (parameter for parameter in module._parameters.values() if parameter is not None)
+    return any(id(parameter) in own for module in others for parameter in module._parameters.values())

@@ -33,12 +33,7 @@ class _Point:
 
     Attributes:
         generation: The generation of the group that it was cut for.
-        number: Its number in that group.
-        workers: The group's, by rank.
         parts: By rank: this one's, and then the previous one's where parts are mirrored.
-        cuts: All that is cut.
-        plain: By parameter, what the optimizer remembers that is not cut, and equal on all ranks.
-        buffers: This rank's.
     """
 
     generation: int
@@ -54,7 +49,6 @@ class Sharding(CutReplica):
     """A replica's parts, which go on from one group to the next.
 
     Args:
-        blocks: Classes of modules that are gathered one at a time; none are those of lists.
         mirrored: Whether each rank keeps a copy of another one's part.
     """
 
@@ -107,7 +101,6 @@ class Sharding(CutReplica):
         assert int(torch.cat(group.all_gather(here).wait()).sum()) == group.size  # a device's result is waited for
 
     def _point(self, cuts: Sequence[Cut], parts: Mapping[int, Mapping[Key, Tensor]], *, number: int) -> _Point:
-        """Make a point of this step, of which this rank has these parts."""
         return _Point(
             generation=self._generation,
             number=number,

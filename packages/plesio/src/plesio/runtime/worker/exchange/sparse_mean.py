@@ -69,15 +69,11 @@ class SparseMean:
             rows = self._split(gathering, alike, [self._like[number].values() for number in alike])
             for number, theirs in zip(alike, rows, strict=True):
                 means[number] = torch.sparse_coo_tensor(
-                    torch.cat(places[number]).t(),
-                    torch.cat(theirs),
-                    self._like[number].shape,
-                    check_invariants=False,
+                    torch.cat(places[number]).t(), torch.cat(theirs), self._like[number].shape, check_invariants=False
                 ).coalesce()
         return means
 
     def _split(self, gathering: Gathering | None, numbers: Sequence[int], like: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Return every rank's rows of each of these gradients."""
         if gathering is None:
             return [[part] for part in like]  # nobody has a row, so this rank has none
         found: list[list[Tensor]] = [[] for _ in numbers]

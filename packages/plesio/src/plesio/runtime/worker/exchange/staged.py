@@ -36,15 +36,21 @@ from plesio.core.records import to_values
 from plesio.policies import Policy, parse_policy
 from plesio.protocol.to_server import StageStop
 from plesio.protocol.to_worker import StageEnd, Steering
+from plesio.runtime.worker.callbacks import Transition
 from plesio.runtime.worker.exchange.collective import CollectiveExchanges, StageExchange
-from plesio.runtime.worker.exchange.exchange import CollectiveExchange, Exchange, HeldSteps, SharedState, StepProgress
+from plesio.runtime.worker.exchange.exchange import (
+    CollectiveExchange,
+    Exchange,
+    HeldSteps,
+    NoGroup,
+    SharedState,
+    StepProgress,
+)
 from plesio.runtime.worker.exchange.group import LiveGroup
-from plesio.runtime.worker.exchange.no_group import NoGroup
 from plesio.runtime.worker.exchange.replica import Replica, State
-from plesio.runtime.worker.exchange.review_reporter import ReviewReporter
+from plesio.runtime.worker.exchange.review_reporter import ReviewReporter, ServerSteering
 from plesio.runtime.worker.exchange.state_copy import StateCopy, average_state
 from plesio.runtime.worker.exchange.store_client import StoreClient
-from plesio.runtime.worker.exchange.transition import Transition, own_states_meet
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.rack_batches import Rack
@@ -52,7 +58,6 @@ from plesio.runtime.worker.registered import Keeper
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leasing
 from plesio.runtime.worker.staged_batches import StagedSharing, stage_stop
-from plesio.runtime.worker.steering import ServerSteering
 from plesio.runtime.worker.step_times import StepClock
 
 __all__ = ["StageParts", "StagedExchange"]
@@ -93,7 +98,6 @@ class _Stage:
     collective: CollectiveExchange | None = None
     store: StageExchange | None = None
     rack: Rack | None = None
-    """This worker's, if racks share the store."""
 
 
 class StagedExchange(Exchange):
@@ -116,21 +120,15 @@ class StagedExchange(Exchange):
         resumed: QuiescentPoint | None,
         late: bool,
     ) -> None:
-        self._replica = replica
-        self._parts = parts
+        self._replica, self._parts = replica, parts
         self.cutter = partial(parts.exchanges.cutter, first)
         """Returns the cutter of the replica in a group; None where replicas are whole."""
-        self._reporter = reporter
-        self._saver = saver
-        self._resumed = resumed
-        self._late = late
+        self._reporter, self._saver, self._resumed, self._late = reporter, saver, resumed, late
         self._shares: tuple[float, ...] = () if resumed is None else resumed.shares
         self._kept: deque[StateCopy] = deque(maxlen=2)
         """States to go back to."""
         self._snapshots: list[SharedState] = []
-        """Snapshots of stages that are over."""
         self.sharing = StagedSharing(self, leasing=parts.leasing, rounds=parts.rounds, group=parts.group)
-        """Deals samples as the policy in force needs them."""
         self._clock = parts.steps.finished
         # first the samples and the memory of the run that goes on: the first exchange is built from them
         if resumed is not None:
@@ -212,7 +210,6 @@ class StagedExchange(Exchange):
             self._kept.append(StateCopy(self._replica, optimizer_state=False))
 
     def _follow(self, steer: Steering) -> None:
-        """Go on from a collective."""
         self._parts.exchanges.compare(self.held_steps())
         self._take_shares(steer)
         restores = steer.restore and bool(self._kept)
@@ -304,7 +301,7 @@ class StagedExchange(Exchange):
     def _go_on(self, steer: Steering, *, before: Policy, end: StageEnd | None, restored: bool) -> None:
         """Begin the next stage with all others, from one state, of which a checkpoint is taken if one is due."""
         policy = parse_policy(steer.policy)
-        if restored or own_states_meet(before, policy):
+        if restored or _own_states_meet(before, policy):
             self._average_state(steer.clock, parameters=restored)
         if (restored or policy != before) and (policy.exchange == "collective" or policy.racks_share_store):
             self._parts.exchanges.agree_on_scale()
@@ -426,3 +423,10 @@ class StagedExchange(Exchange):
     def close(self) -> None:
         self._stage.exchange.close()
         self._kept.clear()
+
+
+def _own_states_meet(before: Policy, after: Policy) -> bool:
+    """Tell whether workers with an optimizer's state of their own step alike from now on, and so need the same one."""
+    if before.update != "delta" or before.exchange == after.exchange == "store":
+        return False
+    return after.update == "gradient" or (after.inner is not None and before.inner is None)

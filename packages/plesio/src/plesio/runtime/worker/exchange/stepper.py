@@ -29,11 +29,7 @@ class Stepper:
     """The optimizer of a replica.
 
     Args:
-        optimizer: The user's, or several as one (`plesio.runtime.parameters.optimizers`).
         changes: Counts what hooks write after a step as the script's.
-
-    Raises:
-        TaskError: The optimizer's step needs a closure.
     """
 
     def __init__(
@@ -44,12 +40,10 @@ class Stepper:
         """The optimizers that the user has, one or several."""
         self.settings = settings_of(optimizer)
         """Settings of the optimizer as the program made it."""
-        self._sparse = sparse
-        self._changes = changes
+        self._sparse, self._changes = sparse, changes
         self._watched: list[object] = []
         """Kept, so that nothing else has an id of theirs."""
         self.is_stepping = False
-        """True while the session steps the optimizer."""
         for one in self.optimizers:
             _check_closure(one)
 
@@ -137,7 +131,6 @@ class Stepper:
 
     @property
     def accumulates(self) -> bool:
-        """True if the optimizer never forgets a gradient, as Adagrad does not."""
         return accumulates(self._optimizer)
 
     @property

@@ -33,14 +33,14 @@ from plesio.policies import Policy
 from plesio.protocol.bulk import Push
 from plesio.runtime.parameters.layout import SliceLayout
 from plesio.runtime.parameters.optimizer_spec import group_options
-from plesio.runtime.parameters.outer_optimizer import outer_optimizer
 from plesio.runtime.worker.compression.pushes import PushParts
 from plesio.runtime.worker.compression.records import CompressionRecords
 from plesio.runtime.worker.exchange.exchange import Exchange, Gauge, SharedState, StepProgress
+from plesio.runtime.worker.exchange.fragments import StoreFragment, store_fragments
 from plesio.runtime.worker.exchange.local_part import local_part
+from plesio.runtime.worker.exchange.outer_step import outer_optimizer
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
-from plesio.runtime.worker.exchange.store_fragments import StoreFragment, store_fragments
 from plesio.runtime.worker.exchange.stored_state import ServerSteps, StoredState
 from plesio.runtime.worker.meter import WorkerTimeline
 
@@ -67,13 +67,12 @@ class _Pull(NamedTuple):
     """A pull under way.
 
     Attributes:
-        number: The request's.
-        clock: When it was asked for.
-        due: The clock after whose step the answer is merged.
-        asked_s: The time then.
-        fragment: The fragment that was asked for.
-        own: This worker's samples in all, which the answer contains.
-    """
+            clock: When it was asked for.
+            due: The clock after whose step the answer is merged.
+                asked_s: The time then.
+            fragment: The fragment that was asked for.
+            own: This worker's samples in all, which the answer contains.
+        """
 
     number: int
     clock: int
@@ -100,12 +99,9 @@ class StoreExchange(Exchange):
         outer: Optimizer | None = None,
         seed: int = 0,
     ) -> None:
-        self._replica = replica
-        self._policy = policy
+        self._replica, self._policy = replica, policy
         self._synchronous = policy.synchronous
-        self._gauge = gauge
-        self._client = client
-        self._timeline = timeline
+        self._gauge, self._client, self._timeline = gauge, client, timeline
         if outer is None and policy.outer_step is not None:
             outer = outer_optimizer(policy.outer_step, replica.optimizer)
         self._stored = StoredState(replica, policy=policy, client=client, layout=layout, outer=outer)
@@ -127,7 +123,6 @@ class StoreExchange(Exchange):
         """When the steps of the update under way began, and the seconds since in which the worker was blocked."""
         self._under_way: _Pull | None = None
         self.answer = StoreAnswer()
-        """The answer to the last exchange."""
         self._fetched_snapshots = len(client.snapshots())
         self._steps = ServerSteps(
             replica,
@@ -161,7 +156,6 @@ class StoreExchange(Exchange):
         self._timeline.communicate(begun_s, self._timeline.now_s(), clock=self._clock)
 
     def offer(self) -> None:
-        """Give the servers this replica's state to start from."""
         self._stored.offer()
 
     def begin(self, clock: int) -> None:
@@ -367,7 +361,7 @@ class StoreExchange(Exchange):
         self._blocked_s += ended_s - begun_s
         # the server says how long it held the answer back for others; the rest was the transfer. Waiting comes first,
         # so it is what the steps hide first
-        held_s = max(reply.held_s for reply in replies)
+        held_s = max(reply.told.held_s for reply in replies)
         waited_s = min(max(0.0, held_s - (begun_s - pull.asked_s)), ended_s - begun_s)
         self.answer = self.answer._replace(waited_s=waited_s)
         self._timeline.wait(begun_s, begun_s + waited_s, clock=self._clock)
@@ -383,9 +377,9 @@ class StoreExchange(Exchange):
         for fragment in fragments:
             fragment.version = min(reply.version for reply in replies)
         self.answer = StoreAnswer(
-            credit=min(reply.credit for reply in replies),
+            credit=min(reply.told.credit for reply in replies),
             waited_s=self.answer.waited_s,
-            halted=any(reply.halted for reply in replies),
+            halted=any(reply.told.halted for reply in replies),
             samples=self._client.samples,
         )
 
@@ -425,7 +419,6 @@ class StoreExchange(Exchange):
         self.flush()
 
     def snapshots(self) -> list[SharedState]:
-        """Return the snapshots that the servers have taken since the last call."""
         known = self._client.snapshots()
         fresh = known[self._fetched_snapshots :]
         self._fetched_snapshots = len(known)

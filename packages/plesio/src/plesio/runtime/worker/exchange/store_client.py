@@ -32,7 +32,7 @@ from plesio.protocol.to_server import (
 from plesio.protocol.to_worker import Failed, KnownEvaluation, Lease, MayLeave, ToWorker, UpdateRefused
 from plesio.runtime.transport import Bulk, Control, Header
 from plesio.runtime.transport.connection import ServerConnection
-from plesio.runtime.worker.exchange.island_layout import IslandLayout
+from plesio.runtime.worker.exchange.island_parts import IslandLayout
 
 __all__ = ["Leases", "Present", "Reply", "StoreClient"]
 
@@ -49,23 +49,14 @@ class Reply:
     """One server's answer to a pull.
 
     Attributes:
-        present: The slices in the payload; None for all.
-        payload: These slices, packed, and the optimizer's state if it was asked for.
-        credit: The clock up to which the worker may run.
-        held_s: Seconds that the answer was held back for others.
-        halted: Whether the worker stops here, whatever its credit.
-        state: The table of the optimizer's state; None if there is none.
-        compressed: Whether the payload has, encoded, how the slices have changed.
+        payload: The slices, packed, and the optimizer's state if it was asked for.
+        state: The table of that state; None if there is none.
     """
 
     version: int
-    present: Sequence[int] | None
+    told: Pulled
     payload: NDArray[np.uint8]
-    credit: int = 0
-    held_s: float = 0.0
-    halted: bool = False
     state: Table | None = None
-    compressed: bool = False
 
 
 class StoreClient:
@@ -91,11 +82,8 @@ class StoreClient:
         self.endpoints = list(endpoints)
         self.divided: IslandLayout | None = None
         """This rank's share of what is sent and received, where the worker is an island."""
-        self.rank = rank
-        self._clock = clock
-        self._failure = failure
-        self._disconnected = disconnected
-        self._on_refused = on_refused
+        self.rank, self._clock, self._failure = rank, clock, failure
+        self._disconnected, self._on_refused = disconnected, on_refused
         self._controls: dict[type[Message], deque[Message]] = defaultdict(deque)
         self._bulks: list[dict[int, Bulk]] = [{} for _ in self.endpoints]
         self._held: list[tuple[ServerConnection, Bulk]] = []
@@ -121,18 +109,7 @@ class StoreClient:
         explain: Callable[[], str] = str,
         check: Callable[[], None] = lambda: None,
     ) -> M:
-        """Wait for the next control message of this type from server 0.
-
-        Args:
-            kind: Its type.
-            timeout_s: How long to wait; None for ever.
-            explain: Returns what to add to the error when it does not come.
-            check: Called while waiting; raises when there is nothing to wait for any more.
-
-        Raises:
-            TransportError: It did not come within ``timeout_s``.
-            PlesioError: The run cannot go on, or the server refused the request.
-        """
+        """Wait for the next control message of this type from server 0."""
         deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
         while (message := self.received(kind)) is None:
             if (failed := self.received(Failed)) is not None:
@@ -191,10 +168,6 @@ class StoreClient:
         else:
             self._controls[kind].append(message)
 
-    def _request(self, message: Message, *, clock: int = 0) -> list[Bulk]:
-        """Ask every server the same and collect the answers (valid until something else is asked)."""
-        return self._collect(self._ask(message, clock=clock))
-
     def _ask(self, message: Message, *, clock: int = 0, present: Present | None = None) -> int:
         """Ask every server the same, of its slices in ``present``; returns the number of the answers."""
         self._let_go()
@@ -240,13 +213,7 @@ class StoreClient:
         self._collect(number)
 
     def push(
-        self,
-        push: Push,
-        *,
-        clock: int,
-        base_version: int,
-        present: Present,
-        payloads: Sequence[NDArray[np.uint8]],
+        self, push: Push, *, clock: int, base_version: int, present: Present, payloads: Sequence[NDArray[np.uint8]]
     ) -> None:
         """Send an update, in payloads staged by the servers' endpoints; ``present`` has their slices, None for all."""
         kind, whole = encode(push)
@@ -294,35 +261,19 @@ class StoreClient:
         for server, bulk in enumerate(self._collect(number)):
             pulled: Pulled = decode(bulk.header.kind, bulk.meta, Pulled, peer=server_identity(server))
             self.samples = max(self.samples, pulled.samples)
-            replies.append(
-                Reply(
-                    version=bulk.header.base_version,
-                    present=pulled.present,
-                    payload=bulk.payload,
-                    credit=pulled.credit,
-                    held_s=pulled.held_s,
-                    halted=pulled.halted,
-                    compressed=pulled.compressed,
-                )
-            )
+            replies.append(Reply(bulk.header.base_version, pulled, bulk.payload))
         return replies
 
     def shared(self, *, snapshot: int | None, optimizer: bool = False) -> list[Reply]:
         """Fetch everything the servers hold, now (also of the optimizer, if asked for) or at a snapshot."""
-        answers = self._request(SharedRequest(snapshot=snapshot, optimizer=optimizer))
+        answers = self._collect(self._ask(SharedRequest(snapshot=snapshot, optimizer=optimizer)))
         replies = []
         for server, bulk in enumerate(answers):
             shared: Shared = decode(bulk.header.kind, bulk.meta, Shared, peer=server_identity(server))
             if server == 0:
                 self._snapshots = list(shared.snapshots)
-            replies.append(
-                Reply(
-                    version=bulk.header.base_version,
-                    present=shared.present,
-                    payload=bulk.payload,
-                    state=shared.state,
-                )
-            )
+            told = Pulled(present=shared.present, credit=0, held_s=0.0)
+            replies.append(Reply(bulk.header.base_version, told, bulk.payload, shared.state))
         return replies
 
     def leave(self, *, samples: int, check: Callable[[], None]) -> None:
@@ -376,12 +327,8 @@ class Leases:
         before_rest: Callable[[], None],
         on_halt: Callable[[], None],
     ) -> None:
-        self._client = client
-        self._on_halt = on_halt
-        self._plan = plan
-        self._figures = figures
-        self._on_admitted = on_admitted
-        self._before_rest = before_rest
+        self._client, self._on_halt, self._plan, self._figures = client, on_halt, plan, figures
+        self._on_admitted, self._before_rest = on_admitted, before_rest
         self._asked = False
 
     def request(self, *, idle: bool) -> None:

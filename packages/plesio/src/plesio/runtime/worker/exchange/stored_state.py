@@ -42,17 +42,9 @@ class StoredState:
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        *,
-        policy: Policy,
-        client: StoreClient,
-        layout: SliceLayout,
-        outer: Optimizer | None,
+        self, replica: Replica, *, policy: Policy, client: StoreClient, layout: SliceLayout, outer: Optimizer | None
     ) -> None:
-        self._replica = replica
-        self._client = client
-        self._layout = layout
+        self._replica, self._client, self._layout = replica, client, layout
         self._update, self._own_share = policy.update, policy.own_share
         self._compression = policy.compression
         self._served = replica.optimizer if policy.update == "gradient" else outer
@@ -77,10 +69,9 @@ class StoredState:
     def offer(self, *, again: bool = False) -> None:
         """Give the servers this replica's state to start from, the optimizer's too where they step it (one worker).
 
-        With ``again`` they have begun, and begin anew unless another worker's updates are there already.
+        It raises ExchangeError if they cannot run the replica's optimizer.
 
-        Raises:
-            ExchangeError: The servers cannot run the replica's optimizer.
+        With ``again`` they have begun, and begin anew unless another worker's updates are there already.
         """
         optimizer = None
         states: list[Table | None] = [None for _ in self._layout.servers]
@@ -161,7 +152,7 @@ class StoredState:
     def _write_optimizer(self, replies: Sequence[Reply]) -> None:
         assert self._served is not None, "the servers have an optimizer"
         for server, reply in enumerate(replies):
-            payload = torch.from_numpy(reply.payload[self._received.payload_bytes(server, reply.present) :])
+            payload = torch.from_numpy(reply.payload[self._received.payload_bytes(server, reply.told.present) :])
             pieces = self._pieces(self._received, server)
             write_state(self._served, pieces, table=reply.state or [], payload=payload, local=local_part)
         self._replica.stepper.sparse_momentum()
@@ -171,7 +162,7 @@ class StoredState:
 
         ``of`` names the parameters that were exchanged, here and below; None: all.
         """
-        if any(reply.compressed for reply in replies):
+        if any(reply.told.compressed for reply in replies):
             self._write_base(replies)
             for name, p in self._some(of).items():
                 p.detach().copy_(self._base[name])
@@ -201,9 +192,9 @@ class StoredState:
         """Bring the base up to what the servers have sent: parameters, or encoded changes of them."""
         for server, reply in enumerate(replies):
             slices = self._received.servers[server]
-            here = slices if reply.present is None else [slices[index] for index in reply.present]
+            here = slices if reply.told.present is None else [slices[index] for index in reply.told.present]
             payload = torch.from_numpy(reply.payload)
-            if not reply.compressed:
+            if not reply.told.compressed:
                 unpack(payload, [(self._base[piece.name], piece) for piece in here if piece.name in self._base])
                 continue
             position = 0
@@ -266,9 +257,8 @@ class StoredState:
         return present, payloads
 
     def _write(self, tensors: Mapping[str, torch.Tensor], replies: Sequence[Reply]) -> None:
-        """Overwrite the slices of ``tensors`` that the servers have sent."""
         for slices, reply in zip(self._received.servers, replies, strict=True):
-            here = slices if reply.present is None else [slices[index] for index in reply.present]
+            here = slices if reply.told.present is None else [slices[index] for index in reply.told.present]
             unpack(torch.from_numpy(reply.payload), [(tensors[piece.name], piece) for piece in here])
 
     def close(self) -> None:
@@ -330,32 +320,20 @@ class ServerSteps:
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        *,
-        fetch: Callable[[], None],
-        policy: Policy,
-        warn: Callable[[str], None],
-        refuses: bool,
+        self, replica: Replica, *, fetch: Callable[[], None], policy: Policy, warn: Callable[[str], None], refuses: bool
     ) -> None:
-        self._replica = replica
-        self._fetch = fetch
-        self._warn = warn
+        self._replica, self._fetch, self._warn = replica, fetch, warn
         self._handles = []
         replica.changes.lost_under(policy, warn=warn, refuses=refuses, elsewhere=True)
         replica.stepper.takes_steps_elsewhere()
         if policy.update == "gradient":
             for optimizer in replica.stepper.optimizers:
                 self._handles += [
-                    optimizer.register_state_dict_pre_hook(self._asked),
-                    optimizer.register_load_state_dict_post_hook(self._loaded),
+                    optimizer.register_state_dict_pre_hook(lambda _: fetch()),
+                    optimizer.register_load_state_dict_post_hook(
+                        lambda _: replica.changes.found("the optimizer's state")
+                    ),
                 ]
-
-    def _asked(self, _optimizer: Optimizer) -> None:
-        self._fetch()
-
-    def _loaded(self, _optimizer: Optimizer) -> None:
-        self._replica.changes.found("the optimizer's state")
 
     @contextmanager
     def before(self, *, servers: bool) -> Iterator[None]:

@@ -53,7 +53,6 @@ class Wrapping:
         self._coats: dict[nn.Module, _Coat] = {}
 
     def put_on(self) -> None:
-        """Record what `fully_shard` has changed."""
         for module, (bare, names) in self._before.items():
             self._coats[module] = _Coat(bare, type(module), tuple(vars(module).keys() - names), {})
 
@@ -79,7 +78,6 @@ class Wrapping:
             coat.hooks.clear()
 
     def remove(self) -> None:
-        """Take it off for good."""
         self.take_off()
         for module, coat in self._coats.items():
             for name in coat.attributes:

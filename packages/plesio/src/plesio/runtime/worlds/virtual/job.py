@@ -24,7 +24,7 @@ from plesio.runtime.transport.wire import EMPTY
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.group import CutOffError
 from plesio.runtime.worker.meter import Meter
-from plesio.runtime.worker.peer_watch import Unwatched, Watch
+from plesio.runtime.worker.peer_watch import Watch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 from plesio.runtime.worlds.virtual.board import VirtualBoard
 from plesio.runtime.worlds.virtual.connections import BULK_BYTES, ControlLine, VirtualServer, json_bytes
@@ -311,7 +311,7 @@ class VirtualJob:
 
     def watch_peers(self, step_s: Callable[[], float]) -> Watch:
         """Return a watch that notices nothing: no worker stops unnoticed here."""
-        return Unwatched()
+        return Watch()
 
     def board(self) -> VirtualBoard:
         return VirtualBoard(self._deployment.notes, turn=self._turn)
