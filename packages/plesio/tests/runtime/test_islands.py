@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from plesio.core.errors import ConfigError, TaskError
 from plesio.runtime import island as island_module
 from plesio.runtime.checkpoints import tensors
-from plesio.runtime.parameters.blocks import TensorBlock
+from plesio.runtime.parameters import TensorBlock
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange import local_part, mean_moments
 from plesio.runtime.worker.exchange.replica import Replica

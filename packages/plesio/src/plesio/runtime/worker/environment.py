@@ -260,6 +260,7 @@ class WorkerPlace:
 
     @property
     def host(self) -> int:
+        """Number of this process's host, by rank."""
         return self.rank // self.local_workers
 
     def own_address(self) -> str:
@@ -269,6 +270,7 @@ class WorkerPlace:
             return str(probe.getsockname()[0])
 
     def own_interface(self) -> str | None:
+        """Find the network interface that has `own_address`."""
         own = self.own_address()
         for name, addresses in psutil.net_if_addrs().items():
             if any(address.address == own for address in addresses):

@@ -1,4 +1,4 @@
-"""Where replicas differ between steps: a script that takes one worker's for the shared parameters, and is told so.
+"""Replicas that differ between steps: a script that takes one worker's for the shared parameters, and is told so.
 
 Frameworks that evaluate or save on all workers at once have the shared parameters in every worker's model meanwhile.
 """

@@ -11,7 +11,7 @@ from plesio.runtime.worker.rounds import RoundRecords
 __all__ = ["STAND", "QuiescentPoint"]
 
 STAND = ("policy", "next_review", "next_clock", "shares", "keep", "own", "own_optimizer")
-"""Of a point: what a checkpoint has of it beside its manifest."""
+"""Fields of a point that a checkpoint has beside its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,7 +230,8 @@ class Scheduled:
     """A scheduler that follows the clock."""
 
     def __init__(self, scheduler: LRScheduler, clock: RoundClock) -> None:
-        self._scheduler, self._clock = scheduler, clock
+        self._scheduler = scheduler
+        self._clock = clock
         self._begun = clock.steps
         self._done = 0
         self._left_at: int | None = None
@@ -284,7 +285,11 @@ class Schedules:
         self._scheduled: list[Scheduled] = []
 
     def add(self, scheduler: LRScheduler) -> tuple[str, Scheduled]:
-        """Have the session step ``scheduler`` from now on; returns it as it is kept, with its name."""
+        """Have the session step ``scheduler`` from now on; returns it as it is kept, with its name.
+
+        Raises:
+            ConfigError: It is no scheduler, one that goes by a metric, or one of another optimizer.
+        """
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ConfigError(
                 "ReduceLROnPlateau goes by a metric, not by the clock: step it yourself, on all workers with the "

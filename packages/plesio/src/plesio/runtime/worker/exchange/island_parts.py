@@ -1,4 +1,4 @@
-"""What the ranks of an island hold of each tensor; how they divide pushes and pulls; and gradients that must be alike.
+"""The parts of tensors that an island's ranks hold; how they divide pushes and pulls; and gradients that must be alike.
 
 A rank holds a block of a tensor (`block_of`): of a `DTensor` its shard, of any other tensor all of it. It receives from
 the servers what it holds. What several ranks hold alike, as those of DDP do all and those of a tensor-parallel model

@@ -67,12 +67,10 @@ class _Pull(NamedTuple):
     """A pull under way.
 
     Attributes:
-            clock: When it was asked for.
-            due: The clock after whose step the answer is merged.
-                asked_s: The time then.
-            fragment: The fragment that was asked for.
-            own: This worker's samples in all, which the answer contains.
-        """
+        clock: When it was asked for.
+        due: The clock after whose step the answer is merged.
+        own: This worker's samples in all, which the answer contains.
+    """
 
     number: int
     clock: int
