@@ -258,7 +258,7 @@ class Loops:
                     whole = True
                     break
                 self._gave = True
-                self._schedules.clock.given()
+                self._schedules.clock.given += 1
                 self._size += given.size  # several batches make one step when gradients are accumulated
                 self._samples += given.samples
                 stepped = self._stepped
@@ -301,7 +301,7 @@ class Loops:
                 if batch is None:
                     whole = True
                     return
-                self._schedules.clock.given()
+                self._schedules.clock.given += 1
                 self._gave = True
                 self._samples += _size(batch, loader)
                 stepped = self._stepped
@@ -339,7 +339,7 @@ class Loops:
                 return
             samples = next(sizes) or _size(batch, loader)
             self._samples += samples
-            self._schedules.clock.given()
+            self._schedules.clock.given += 1
             self.global_samples = (self.global_samples or 0) + samples
             stepped = self._stepped
             try:

@@ -141,24 +141,23 @@ class RoundClock:
         """Samples of all workers before it."""
         self._deals = False
         """True if the latest loop was dealt out, where samples tell the rounds."""
-        self._given = 0
+        self.given = 0
         """Batches since the last step."""
         self._sizes: Counter[int] = Counter()
         """Steps by their number of batches."""
+        self._usual = 1
+        """Batches of most steps."""
 
     def begin(self, figures: PlanFigures | None) -> None:
         """Begin a loop over the data; None: over a loader that is not dealt out."""
         self._figures, self._deals, self._before = figures, figures is not None, self.reached
-
-    def given(self) -> None:
-        self._given += 1
 
     def stepped(self, samples: int) -> int:
         """Count a step and so many samples of all workers, and return the rounds that are done.
 
         If samples are not dealt out, a round is a batch, or else a step, of this worker.
         """
-        given, self._given = self._given, 0
+        given, self.given = self.given, 0
         if self._figures is not None:
             part = max(0, samples - self._samples)
             done = num_rounds(self._figures, num_workers=self.num_workers, samples=part)
@@ -168,7 +167,12 @@ class RoundClock:
             self.reached += given
         if given:
             self._sizes[given] += 1
-        self._count(given)
+            if self._sizes[given] > self._sizes[self._usual]:
+                self._usual = given
+        if self.reached - self._counted + self._open == given > 0:  # workers step together
+            self.steps, self._open, self._counted = self.steps + 1, 0, self.reached
+        else:
+            self._count()
         return self.reached
 
     def meet(self, reached: int) -> None:
@@ -176,19 +180,10 @@ class RoundClock:
         self.reached = max(self.reached, reached)
         self._count()
 
-    def _count(self, batches: int = 0) -> None:
-        """Count the rounds up to here in steps, after one of this worker on so many batches."""
-        self._open, self._counted = self._open + self.reached - self._counted, self.reached
-        if self._open == batches > 0:  # workers step together
-            self.steps, self._open = self.steps + 1, 0
-        else:
-            made, self._open = divmod(self._open, self._usual)
-            self.steps += made
-
-    @property
-    def _usual(self) -> int:
-        """Batches of most steps."""
-        return self._sizes.most_common(1)[0][0] if self._sizes else 1
+    def _count(self) -> None:
+        """Count the rounds up to here in steps."""
+        made, self._open = divmod(self._open + self.reached - self._counted, self._usual)
+        self.steps, self._counted = self.steps + made, self.reached
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
         """End the loop.
@@ -202,9 +197,9 @@ class RoundClock:
         if figures is not None and whole:
             self.reached = max(self.reached, self._before + num_rounds(figures, num_workers=self.num_workers))
         self._count()
-        if whole and self._open and not self._given:
+        if whole and self._open and not self.given:
             self.steps, self._open = self.steps + 1, 0
-        self._given = self._given if whole else 0
+        self.given = self.given if whole else 0
         self._samples = samples if exact or not whole or figures is None else self._samples + figures.budget_samples
 
     def state_dict(self) -> dict[str, int]:
@@ -221,7 +216,8 @@ class RoundClock:
     def load_state_dict(self, state: dict[str, int]) -> None:
         if state["reached"] >= self.reached:
             self.reached = self._counted = state["reached"]
-            self.steps, self._open, self._sizes = state["steps"], state["open"], Counter([state["usual"]])
+            self.steps, self._open, self._usual = state["steps"], state["open"], state["usual"]
+            self._sizes = Counter([self._usual])
         self._before, self._samples = state["before"], state["samples"]
         self.num_workers = state["num_workers"]
 

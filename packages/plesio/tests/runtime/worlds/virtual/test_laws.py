@@ -30,7 +30,7 @@ import plesio
 from plesio.cost.cluster import Cluster
 from plesio.cost.step_time import LogNormal
 from plesio.protocol.figures import RunInfo
-from plesio.runtime.coordinator.leases import synchronous_batches
+from plesio.runtime.coordinator.leases import epoch_order, round_sizes
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -164,14 +164,9 @@ def distance(one: State, other: State) -> float:
 def merged_batches(num_workers: int) -> Iterator[torch.Tensor]:
     """Yield the samples of all workers of a synchronous policy in each step."""
     for epoch in range(EPOCHS):
-        ranks = [
-            synchronous_batches(
-                NUM_SAMPLES, batch_size=BATCH_SIZE, rank=rank, num_workers=num_workers, seed=0, epoch=epoch
-            )
-            for rank in range(num_workers)
-        ]
-        for batches in zip(*ranks, strict=True):
-            yield torch.from_numpy(np.concatenate(batches))
+        order = torch.from_numpy(epoch_order(NUM_SAMPLES, seed=0, epoch=epoch))
+        sizes = [sum(each) for each in round_sizes(NUM_SAMPLES, num_workers=num_workers, batch_size=BATCH_SIZE)]
+        yield from order.split(sizes)
 
 
 def one_process(training: Training, batches: Iterator[torch.Tensor]) -> State:
