@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection
 from plesio.core.errors import PlesioError
 from plesio.policies import parse_policy
 
-__all__ = ["at_least", "one_of", "policy_texts", "seconds"]
-
 
 def policy_texts(text: str) -> list[str]:
     """Texts of policies, between spaces: ``bsp ssp:2``."""

@@ -8,8 +8,6 @@ from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.bench.recipe import Recipe
 from plesio.core.results import RunResult
 
-__all__ = ["keep_runs"]
-
 
 class _Lines:
     """Prints a line for each run that is done anew."""

@@ -25,20 +25,6 @@ from plesio.testing import LocalJob
 from process_truth import Run, problem
 from runtime import counting_worker
 
-__all__ = [
-    "ENDINGS",
-    "KINDS",
-    "OF_LINKS",
-    "POLICIES",
-    "WEIGHTS",
-    "Case",
-    "Links",
-    "Verdict",
-    "random_case",
-    "run_with",
-    "try_case",
-]
-
 POLICIES = (
     "bsp", "bsp,exchange=store", "bsp,backup=1", "ssp:2", "asp", "local_sgd:4", "local_sgd:4,delay=2", "delayed:2",
     "switch:bsp/asp@20", "adaptive",

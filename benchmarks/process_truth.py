@@ -13,8 +13,6 @@ from plesio.policies import Apply, Arrived, Refuse, parse_policy, read_log, veri
 from plesio.testing import Ending
 from runtime.counting_worker import BATCH_SIZE, NUM_SAMPLES
 
-__all__ = ["Run", "problem"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Spread", "mean_and_error", "plus_minus", "print_table", "print_verdict", "save", "table_text", "with_error"]
-
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -16,8 +16,6 @@ from tuning import Tuned, tuned
 
 from plesio.tasks import Task
 
-__all__ = ["OUT", "make", "scenario_of", "tuned_of"]
-
 OUT = Path(__file__).parents[2] / "runs" / "evidence" / "advisor"
 MOST_WORKERS, MOST_STEPS = 8, 200
 """Smaller than the scenarios of `unseen.py`: here some thirty candidates are measured in each."""

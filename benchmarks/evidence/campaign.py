@@ -28,8 +28,6 @@ from tuning import Tuned, tuned
 from plesio.core.files import write_whole
 from plesio.policies import parse_policy
 
-__all__ = ["Campaign", "Outcome", "kept_outcomes", "run_campaign"]
-
 DROPPED = 1.5
 FLOOR = 0.0
 """Points of a run that broke down."""

@@ -9,8 +9,6 @@ from scipy import stats
 
 from plesio.core.results import RunResult
 
-__all__ = ["Comparison", "Difference", "compare", "difference", "final_metrics"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:

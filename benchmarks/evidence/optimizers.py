@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
 
-__all__ = ["with_optimizer"]
-
 
 def with_optimizer(*, of: str, optimizer: Literal["momentum", "adam"], learning_rate: float, **options: Any) -> Task:
     """Make the task ``of`` with ``options``, and SGD with a momentum of 0.9 or Adam in place of its own optimizer."""

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["FixedLength", "Lion"]
-
 
 class FixedLength(Optimizer):
     """Steps of length ``lr`` against the average of gradients, over all parameters; its names are nobody else's."""

@@ -18,20 +18,6 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLR
 
 from plesio.tasks.task import evaluation_mode, seeded
 
-__all__ = [
-    "NUM_EVALUATIONS",
-    "OPTIMIZERS",
-    "Curve",
-    "build_model",
-    "clip",
-    "make_optimizers",
-    "make_plateaus",
-    "make_schedule",
-    "plateau_parts",
-    "points_of",
-    "train_plain",
-]
-
 NUM_EVALUATIONS = 40
 """In a run, plain or under a policy."""
 FLOOR = -100.0

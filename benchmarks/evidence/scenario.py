@@ -27,8 +27,6 @@ from typing import Literal, TypeVar
 import numpy as np
 from families import FAMILIES
 
-__all__ = ["SETS", "LinkChange", "Scenario", "WorkerChange", "draw"]
-
 T = TypeVar("T")
 BLOCK = 40
 SETS: Mapping[str, range] = {

@@ -11,8 +11,6 @@ from plesio.bench.recipe import Recipe, make_recipe
 from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 
-__all__ = ["NETWORKS", "SEEDS", "SHORT", "STATICS", "STRAGGLERS", "TASKS", "flat_cluster", "make", "recipe_of"]
-
 HERE = Path(__file__).parent
 SEEDS = tuple(range(10))
 NUM_WORKERS = 16

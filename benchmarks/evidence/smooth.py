@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["samples_to", "seconds_to", "smoothed"]
-
 HALF_WIDTH = 1 / 12
 """Half of the window, as a share of the whole run's samples."""
 Array = npt.NDArray[np.float64]

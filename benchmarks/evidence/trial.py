@@ -46,9 +46,6 @@ from plesio.runtime.worlds.virtual import simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.task import seeded
 
-__all__ = ["Trial", "cluster_of", "run_trial"]
-
-
 LATENCY_S = 50e-6
 BALLAST, BALLAST_NUMBERS = "ballast", 2**15
 FAST_SERVERS, SLOW_SERVERS = 2, 8

@@ -24,8 +24,6 @@ from smooth import Array, samples_to, smoothed
 
 from plesio.core.files import write_whole
 
-__all__ = ["Tuned", "tuned"]
-
 SEEDS = (900, 901)
 """Seeds of plain runs; policies run with others."""
 HALF_OCTAVE = math.sqrt(2.0)

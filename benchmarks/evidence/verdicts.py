@@ -16,8 +16,6 @@ from plesio.policies import parse_policy
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from record import mean_and_error, print_table, with_error
 
-__all__ = ["Row", "rows_of", "show", "show_alone"]
-
 WITHIN = 1.05
 
 

@@ -17,8 +17,6 @@ from plesio.core.results import RunResult
 from plesio.report.charts.colours import looks_of
 from plesio.report.charts.theme import lay_out, with_alpha
 
-__all__ = ["RECIPES", "draw", "tables"]
-
 BASELINE = "bsp"
 Runs = Mapping[str, Sequence[RunResult]]
 

@@ -6,8 +6,6 @@ from pathlib import Path
 import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 
-__all__ = ["write_picture"]
-
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 FONT = "'DejaVu Sans', sans-serif"

@@ -10,8 +10,6 @@ from plesio.core.results import RunResult
 from plesio.report.charts.colours import looks_of
 from plesio.report.charts.theme import lay_out
 
-__all__ = ["draw", "tables"]
-
 COUNTS = (4, 8, 16)
 KINDS = {"weak": "32 samples a step for each worker", "strong": "256 samples a step for all workers"}
 POLICIES = ("bsp", "ssp:4", "asp", "ssp:4,period=3", "asp,period=3")

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from plesio.core.results import RunResult
 
-__all__ = ["Spread", "markdown", "over_seeds", "policies_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:

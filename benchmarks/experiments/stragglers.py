@@ -10,8 +10,6 @@ from plesio.core.results import RunResult
 from plesio.policies import parse_policy
 from plesio.report.charts.theme import lay_out
 
-__all__ = ["draw", "tables"]
-
 NUM_WORKERS, BATCH, STEP_S = 8, 16, 0.1
 _WORKER_PER_S = BATCH / STEP_S
 IDEAL_PER_S = {

@@ -7,8 +7,6 @@ from parts import Comparison
 
 from record import Spread, table_text
 
-__all__ = ["Case", "Setting", "figures_text", "with_section"]
-
 Blocks = Mapping[str, Sequence[Mapping[str, float]]]
 
 

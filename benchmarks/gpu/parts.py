@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["LIMIT_S", "PARTS", "Comparison", "Tests"]
-
 LIMIT_S = 480.0
 """A part ends within eight minutes; the page has what it has not come to."""
 

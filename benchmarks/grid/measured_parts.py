@@ -30,8 +30,6 @@ from plesio.cost.link import Link
 from plesio.testbed.namespaces import why_no_namespaces
 from plesio_planning.measured.ranks import Ranks
 
-__all__ = ["PARTS", "Plan"]
-
 SLOW_LINKS = ((50e-6, 100_000), (5e-3, 62_500))
 """Latency in seconds, and bytes of a message, over 100 Mbit/s."""
 SLOW_BYTES_PER_S = 12.5e6

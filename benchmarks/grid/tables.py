@@ -7,8 +7,6 @@ from typing import Any
 
 from plesio.core.charts import Table
 
-__all__ = ["criteria", "tables"]
-
 Row = Mapping[str, Any]
 NOTHING = "–"
 

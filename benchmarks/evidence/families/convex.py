@@ -8,8 +8,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from families.problem import Problem, accuracy_points, cross_entropy, dense, generator_of
 
-__all__ = ["bandit", "logistic"]
-
 NUM_TRAIN, NUM_HELD_OUT = 4096, 2000
 INPUTS, ARMS = 40, 6
 

@@ -8,8 +8,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from families.problem import Problem, dense, explained_points, generator_of
 
-__all__ = ["autoencoder", "contrastive", "factorisation"]
-
 ROWS, COLUMNS, RANK = 200, 120, 4
 INPUTS = 32
 NUM_HELD_OUT = 1000

@@ -6,8 +6,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from families.problem import Problem, accuracy_points, cross_entropy, generator_of
 
-__all__ = ["resnet"]
-
 SIDE, CLASSES, CHANNELS = 8, 6, 8
 NUM_TRAIN, NUM_HELD_OUT = 2048, 1000
 

@@ -10,17 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import Dataset
 
-__all__ = [
-    "Leapt",
-    "Problem",
-    "Rows",
-    "accuracy_points",
-    "cross_entropy",
-    "dense",
-    "explained_points",
-    "generator_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

@@ -8,8 +8,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from families.problem import Problem, accuracy_points, cross_entropy, explained_points, generator_of
 
-__all__ = ["copying", "gru", "tags"]
-
 NUM_TRAIN, NUM_HELD_OUT = 4096, 1000
 LENGTH = 10
 SYMBOLS = 8

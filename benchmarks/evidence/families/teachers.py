@@ -12,8 +12,6 @@ from torch import Tensor
 
 from families.problem import Problem, accuracy_points, cross_entropy, dense, generator_of
 
-__all__ = ["imbalance", "label_noise", "non_iid", "ordered", "teacher"]
-
 INPUTS, HIDDEN, CLASSES = 40, 64, 8
 NUM_TRAIN, NUM_HELD_OUT = 8192, 2000
 

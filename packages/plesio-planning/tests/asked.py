@@ -5,8 +5,6 @@ from typing import Any
 
 from plesio_planning.studies import Asked, Study
 
-__all__ = ["QUICK", "asked_once", "asked_quickly"]
-
 QUICK: dict[str, dict[str, Any]] = {
     "batch-scaling": {
         "num_dimensions": 4,

@@ -22,8 +22,6 @@ from plesio.policies.grid import GridSetting
 from plesio.runtime.worlds.virtual import simulate
 from support.workers import cluster_of_racks
 
-__all__ = ["ChainRun", "QuadraticChain", "delays_of", "shrinking_rate", "train_chain"]
-
 Array = NDArray[np.float64]
 _SLOWEST_ALONE = 1e-3
 

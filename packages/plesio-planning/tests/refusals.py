@@ -6,8 +6,6 @@ import pytest
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["refusal_of"]
-
 
 def refusal_of(ask: Callable[[], object]) -> str:
     """Return the message with which something is refused, which has to be one line."""

@@ -3,8 +3,6 @@
 from plesio.bench.progress import RunLabel, RunSnapshot
 from plesio.core.results import RunResult
 
-__all__ = ["KeptProgress"]
-
 
 class KeptProgress:
     def __init__(self) -> None:

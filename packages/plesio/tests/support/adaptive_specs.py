@@ -1,7 +1,5 @@
 """Adaptive policies of real processes whose measured times do not decide whether a test holds."""
 
-__all__ = ["BY_TIME", "STAYS"]
-
 STAYS = "adaptive,price=9,warm_up=999,compress=off,balance=off"
 """It reviews and stays with BSP. On a busy machine `adaptive` may change after the fourth step."""
 

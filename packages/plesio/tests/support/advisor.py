@@ -12,8 +12,6 @@ from plesio.core.results import Evaluation, RunResult
 from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.cost.host_costs import HostCosts
 
-__all__ = ["Clock", "KnownWorld", "Told", "question", "situation"]
-
 NUM_EVALUATIONS = 50
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-__all__ = ["bad_labels", "browser", "check_figures", "load", "opened"]
-
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
     "--no-sandbox",

@@ -12,8 +12,6 @@ from plesio.policies.compression import TopK
 from support.problems import Problem
 from support.workers import racks_of
 
-__all__ = ["ByHand", "flat_of", "parameters_of", "parts_of"]
-
 
 class Seen(Protocol):
     """A worker of the run that is done again: the samples of each of its batches."""

@@ -15,8 +15,6 @@ from plesio.protocol.to_server import Finish, FromWorker, Goodbye, Heartbeat, Jo
 from plesio.protocol.to_worker import Lease
 from plesio.runtime.coordinator.coordinator import Coordinator
 
-__all__ = ["FIGURES", "Run", "join_of"]
-
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 FIGURES = PlanFigures(num_samples=8, batch_size=2, budget_samples=8)
 

@@ -19,8 +19,6 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from support.problems import Problem, perceptron
 from support.workers import cluster_of_racks
 
-__all__ = ["BATCH_SIZE", "NUM_SAMPLES", "Worker", "join", "lose", "pacer_of", "run", "train"]
-
 NUM_SAMPLES, BATCH_SIZE = 90, 4
 
 

@@ -12,8 +12,6 @@ from plesio.policies import Policy, Reviewed
 from plesio.policies.adaptive.controller import Controller
 from plesio.policies.adaptive.system.setting import Sent, Setting
 
-__all__ = ["Decision", "script", "to", "to_setting"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

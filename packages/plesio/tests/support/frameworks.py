@@ -11,8 +11,6 @@ import pytest
 from plesio.core.errors import ConfigError
 from support.processes import on_processes
 
-__all__ = ["LIMIT_S", "POLICIES", "RAY_QUIET", "by_part", "called", "is_one_model", "lines_of"]
-
 POLICIES = ["bsp", "ssp:2", "local_sgd:4"]
 LIMIT_S = 400.0
 """A worker imports the framework, half a minute on a busy machine, and does all parts of its job."""

@@ -6,8 +6,6 @@ from plesio.cost.link import Link
 from plesio.testbed.network import Network
 from plesio.testbed.testbed import Testbed
 
-__all__ = ["racks_of_hosts"]
-
 
 def racks_of_hosts(sizes: Sequence[int], *, nic_bytes_per_s: float, uplink_bytes_per_s: float) -> Testbed:
     """Make racks of so many hosts, over links without latency; their workers have to find out what is a rack."""

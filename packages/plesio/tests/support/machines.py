@@ -2,8 +2,6 @@
 
 from plesio.policies import Joined, Policy, PolicyMachine
 
-__all__ = ["start"]
-
 
 def start(policy: Policy, *, num_workers: int) -> PolicyMachine:
     """The policy's machine, which these workers have joined."""

@@ -3,8 +3,6 @@
 import pytest
 from rich.cells import cell_len
 
-__all__ = ["WIDTH", "narrow", "too_long"]
-
 WIDTH = 80
 
 

@@ -4,8 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-__all__ = ["Problem", "perceptron"]
-
 
 class Problem(Dataset[tuple[int, Tensor, Tensor]]):
     """Samples that carry their number; ``noise`` is an augmentation, drawn by whoever loads the sample."""

@@ -11,8 +11,6 @@ import plesio
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.testing import Ending, LocalJob
 
-__all__ = ["on_processes", "own_job", "values_of"]
-
 
 def on_processes(
     num_workers: int, program: str | Path, function: str, /, *, limit_s: float = 100, **arguments: Any

@@ -7,8 +7,6 @@ import torch
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio_planning.measured.ranks import timed
 
-__all__ = ["barriers", "dying", "failing", "summed", "where"]
-
 
 def summed(group: TorchGroup, *, number: float) -> tuple[int, float]:
     tensor = torch.tensor([number * (group.rank + 1)])

@@ -26,8 +26,6 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from support.problems import Problem, perceptron
 from support.workers import cluster_of_racks
 
-__all__ = ["RUNS", "Run", "capability", "digests_of", "train"]
-
 NUM_FEATURES, BATCH_SIZE, MEAN_STEP_S = 5, 4, 0.02
 UNEQUAL: tuple[StepTime, ...] = tuple(Constant(mean_s=mean_s) for mean_s in (0.02, 0.025, 0.031, 0.02))
 """By rank. A worker that joins late is as quick as the first one."""

@@ -19,8 +19,6 @@ from plesio.runtime.server.process import ServerConfig
 from plesio.runtime.transport import ClientEndpoint, ControlClient, JobKeys
 from support.transport import JOB, PATIENCE_S, SECRET
 
-__all__ = ["ServerUnderTest"]
-
 
 class ServerUnderTest:
     """Server 0 of a job.

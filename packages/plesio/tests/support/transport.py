@@ -26,23 +26,6 @@ from plesio.runtime.transport import (
     ServerEndpoint,
 )
 
-__all__ = [
-    "JOB",
-    "KEYS",
-    "LIMIT_BYTES",
-    "NAMES",
-    "PATIENCE_S",
-    "SECRET",
-    "Connect",
-    "EchoServer",
-    "StartServer",
-    "answer_to",
-    "control_to",
-    "header_of",
-    "random_bytes",
-    "request",
-]
-
 JOB = "test job"
 SECRET = "the job's secret"
 KEYS = JobKeys.derive(SECRET)

@@ -6,8 +6,6 @@ from plesio.core.results import Evaluation, LossPoint, RunResult, Staleness, Wor
 from plesio.protocol.figures import RunFigures, WorkerFigure
 from plesio.watch import Glimpse
 
-__all__ = ["a_glimpse", "a_result", "figures_of", "times"]
-
 
 def times(worker: int, *, steps: int, compute_s: float, wait_s: float = 0.0, communicate_s: float = 0.0) -> WorkerTimes:
     return WorkerTimes(

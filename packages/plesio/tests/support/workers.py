@@ -8,8 +8,6 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.link import Link
 from plesio.runtime.worlds.virtual import Simulation
 
-__all__ = ["cluster_of_racks", "pretend_hosts", "racks_of", "workers_of"]
-
 T = TypeVar("T")
 NIC = Link(latency_s=50e-6, bytes_per_s=1e8)
 UPLINK = Link(latency_s=100e-6, bytes_per_s=2e7)

@@ -19,8 +19,6 @@ from plesio.core.errors import ConfigError
 from plesio.core.records import to_json
 from plesio.core.units import format_bytes
 
-__all__ = ["Advice", "advise"]
-
 WORTH = 0.02
 """The least gain over bsp with which a strategy is named in its place."""
 LEAST_DOUBT = 0.02

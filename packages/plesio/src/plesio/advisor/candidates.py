@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from plesio.policies import ASP, BSP, SSP, Hierarchical, LocalSGD, parse_policy
 
-__all__ = ["ADAPTIVE", "BASELINE", "SHARDED", "Candidate", "candidates"]
-
 BASELINE, ADAPTIVE, SHARDED = "bsp", "adaptive", "fsdp"
 
 _ALWAYS = (

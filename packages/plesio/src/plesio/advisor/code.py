@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["code_for", "recipe_for"]
-
 
 def code_for(spec: str, *, servers: int | None) -> str:
     """Write the Python of a training loop; ``servers`` of the store where they are not as usual.

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from plesio.core.results import RunResult
 
-__all__ = ["ProgressCurve", "curve_of"]
-
 HALF_WIDTH = 1 / 12
 """Half of the smoothing window, as a share of the whole run's samples."""
 LEVEL_HALF_WIDTH = 1 / 6

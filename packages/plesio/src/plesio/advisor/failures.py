@@ -24,8 +24,6 @@ from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from plesio.cost.goodput import expected_goodput
 from plesio.policies import parse_policy
 
-__all__ = ["FailureModel"]
-
 COLLECTIVE_STALL_S, STORE_STALL_S, JOIN_STALL_S = 0.12, 0.02, 0.9
 STATE_BYTES_PER_S = 500e6
 LEAST_STATE_S = 0.05

@@ -21,8 +21,6 @@ from plesio.advisor.price import price
 from plesio.advisor.row import Row
 from plesio.advisor.setting import Situation, paces
 
-__all__ = ["GANG", "CandidateLine", "Flip", "flips_of"]
-
 GANG = "bsp, gang start"
 BANDWIDTHS = tuple(float(10**power) for power in np.linspace(-2, 2, 17))
 IMBALANCES = tuple(float(one) for one in np.linspace(1, 6, 11))

@@ -25,8 +25,6 @@ from plesio.advisor.price import usual_servers
 from plesio.advisor.setting import Situation
 from plesio.policies import DiLoCo, Hierarchical, LocalSGD, Policy, parse_policy
 
-__all__ = ["MemoryNeed", "memory_need"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:

@@ -30,8 +30,6 @@ from plesio.policies.adaptive.system.setting import Setting
 from plesio.policies.adaptive.system.what_if import predict_step_s
 from plesio.policies.compression import NO_COMPRESSION, Compression
 
-__all__ = ["Price", "price", "usual_servers"]
-
 _LARGEST_BOUND = 64
 _TRIED_BY_ADAPTIVE = (
     BASELINE,

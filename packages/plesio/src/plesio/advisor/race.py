@@ -27,8 +27,6 @@ from plesio.advisor.runs import Budget, Goal, Raced, RacingCandidate, Rehearsal,
 from plesio.advisor.setting import Question
 from plesio.core.errors import ConfigError
 
-__all__ = ["Race"]
-
 BASELINE_SHARE = 0.12
 """Share of the budget for the first run."""
 EXPLORING = ((0.45, 0.02), (0.75, 0.0))

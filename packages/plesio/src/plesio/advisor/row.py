@@ -7,8 +7,6 @@ from typing import Literal
 from plesio.advisor.memory import MemoryNeed
 from plesio.advisor.price import Price
 
-__all__ = ["How", "Row"]
-
 How = Literal["measured", "priced", "too late", "does not fit", "failed"]
 
 

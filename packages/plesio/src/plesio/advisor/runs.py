@@ -11,8 +11,6 @@ from plesio.advisor.curve import ProgressCurve, curve_of
 from plesio.advisor.price import Price
 from plesio.core.results import RunResult
 
-__all__ = ["Budget", "Goal", "Raced", "RacingCandidate", "Rehearsal", "Rehearsed", "Run", "scatter_of"]
-
 USUAL_SCATTER, PRIOR_SEEDS = 0.1, 2
 """Guess of the scatter of two candidates' log time ratio with one seed; and the seeds that the guess counts as."""
 

@@ -16,8 +16,6 @@ from plesio.cost.cluster import Cluster
 from plesio.cost.host_costs import HostCosts
 from plesio.policies.compression.stage import FLOAT_BYTES, num_elements
 
-__all__ = ["ModelSizes", "Question", "Situation", "paces"]
-
 UNEQUAL = 1.25
 SLOWER = 1.1
 """Times the fastest worker's median step, from which on one is called slow."""

@@ -12,8 +12,6 @@ from plesio.core.units import counted, format_bandwidth, format_bytes, format_se
 from plesio.policies import parse_policy
 from plesio.policies.spec import describe
 
-__all__ = ["sentences_of"]
-
 CLEAR = 0.02
 
 

@@ -27,8 +27,6 @@ from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 from plesio.runtime.worlds.virtual import SimulationProgress
 
-__all__ = ["ScriptRehearsal", "TaskRehearsal", "situation_of"]
-
 DRAWN_STEPS = 64
 MOST_EVALUATIONS, FEWEST_EVALUATIONS = 96, 24
 EVALUATING_SHARE = 0.2

@@ -24,8 +24,6 @@ from plesio.runtime.worlds.virtual import SimulationProgress
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
 
-__all__ = ["Probed", "probe_script", "probe_task", "quiet"]
-
 PROBE_S = 1.0
 """Seconds in which a step's time is measured."""
 FEWEST_STEPS = 5

@@ -14,8 +14,6 @@ from plesio.protocol.figures import RunInfo
 from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.tasks.task import Task
 
-__all__ = ["Assignment", "checkpoint_variables", "checkpoints_of", "info_of", "run_name", "seed_streams"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:

@@ -12,8 +12,6 @@ from plesio.core.errors import ConfigError, PlesioError
 from plesio.cost.calibration import Calibration, SizeCurve
 from plesio.runtime.worker.machine import environment
 
-__all__ = ["NUM_MEASUREMENTS", "calibrate"]
-
 BATCH_FACTORS = (0.25, 0.5, 1, 2, 4)
 MODEL_SCALES = (1 / 16, 1 / 4, 1, 4, 16)
 ALL_REDUCE_BYTES = tuple(2**power for power in range(12, 25, 2))

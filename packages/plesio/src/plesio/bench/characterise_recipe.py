@@ -23,8 +23,6 @@ from plesio.cost.cluster import Cluster, parse_cluster
 from plesio.policies.grid import canonical_spec
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["CharacteriseRecipe", "load_characterise_recipe", "plan_of"]
-
 _Levels = Field(default=(), strict=False)
 _Count = Annotated[int, Field(ge=1)]
 _Speed = Annotated[float, Field(gt=0)]

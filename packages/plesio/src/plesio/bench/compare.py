@@ -30,8 +30,6 @@ from plesio.cost.calibration import Calibration
 from plesio.protocol.figures import RunFigures
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = ["run_comparison"]
-
 _log = logging.getLogger(__name__)
 
 RECENT_S = 2.0

@@ -23,8 +23,6 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.tasks.check import check_chain
 from plesio.tasks.task import Task
 
-__all__ = ["check_for_grids", "optimizer_of_stage", "train_in_grid"]
-
 
 def check_for_grids(recipe: Recipe, task: Task) -> None:
     """Pass when the recipe's grids, if there are any, can cut the task's network.

@@ -30,8 +30,6 @@ from plesio.runtime.worker.environment import WorkerPlace
 from plesio.tasks.check import check_task
 from plesio.tasks.task import Task
 
-__all__ = ["serve_measurements"]
-
 PAUSE_S = 0.025
 """About a step: what the exchange needs is no longer in the caches then."""
 WARM_UP = 5

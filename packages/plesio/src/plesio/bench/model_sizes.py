@@ -12,8 +12,6 @@ from torch.optim import Optimizer
 
 from plesio.advisor import ModelSizes
 
-__all__ = ["SavedTensors", "largest_block_bytes", "optimizer_bytes", "sizes_of"]
-
 
 class _Held:
     """A tensor that the backward pass will ask for."""

@@ -28,8 +28,6 @@ from plesio.cost.calibration import Calibration
 from plesio.cost.cluster import Cluster
 from plesio.tasks.check import check_task
 
-__all__ = ["ComparisonPlan", "PlannedComparison", "check_plan", "describe_network", "plan_sweep", "run_plan"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -44,8 +44,6 @@ from plesio.runtime.job import Job
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.pair_link import FIRST_BYTES, MOST_BYTES, REPEATS, PairLink
 
-__all__ = ["OnStep", "probe_here", "probe_locally"]
-
 SHARED_SEEDS = (0, 1)
 SHARED_S = 0.03
 """Length of the tournaments in which all send both ways at once; and how long a message would take alone."""

@@ -26,8 +26,6 @@ from plesio.tasks.load import TASKS
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["FOR_TRAINING", "ProcessPool", "enlisted"]
-
 FOR_TRAINING = ("torch._dynamo", *(origin.partition(":")[0] for origin in TASKS.values()))
 """Modules to preload where tasks are trained. The first optimizer of a process imports ``torch._dynamo``, which takes
 almost as long as torch itself."""

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from plesio.core.results import RunResult
 
-__all__ = ["PartOfAll", "ProgressSink", "RunLabel", "RunSnapshot"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:

@@ -23,19 +23,6 @@ from plesio.policies import Adaptive, Policy, parse_policy
 from plesio.policies.grid import GridSetting, canonical_spec, is_grid
 from plesio.tasks import TASK_NAMES
 
-__all__ = [
-    "Recipe",
-    "RunSection",
-    "TaskSection",
-    "load_recipe",
-    "make_recipe",
-    "make_task_section",
-    "make_workers",
-    "names_script",
-    "read_toml",
-    "validated",
-]
-
 
 def _canonical_spec(text: str) -> str:
     with as_finding():

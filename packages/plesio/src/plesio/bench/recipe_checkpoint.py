@@ -7,8 +7,6 @@ from pydantic import AfterValidator, Field
 from plesio.bench.recipe_section import RecipePath, RecipeSection, as_finding
 from plesio.runtime.checkpoints.setting import parse_every
 
-__all__ = ["CheckpointSection"]
-
 
 def _readable(every: str) -> str:
     with as_finding():

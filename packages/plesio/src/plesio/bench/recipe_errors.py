@@ -7,8 +7,6 @@ from pydantic import ValidationError
 
 from plesio.core.errors import nearest
 
-__all__ = ["explain"]
-
 MAX_LINES = 2
 
 _TEMPLATES = {

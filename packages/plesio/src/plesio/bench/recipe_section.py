@@ -10,8 +10,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from plesio.core.errors import ConfigError, DataError, nearest
 from plesio.core.units import parse_seconds
 
-__all__ = ["Rank", "RecipePath", "RecipeSection", "Seconds", "as_finding", "recipe_folder"]
-
 
 class RecipeSection(BaseModel):
     """A table of the recipe: immutable, no conversions (``"4"`` is no number), no unknown keys.

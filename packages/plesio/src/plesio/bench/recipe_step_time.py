@@ -17,8 +17,6 @@ from plesio.cost.step_time import (
     StepTime,
 )
 
-__all__ = ["ConstantSection", "SlowdownsSection", "StallsSection", "StepTimeSection"]
-
 
 class _Distribution(RecipeSection, ABC):
     """How long a step takes a worker of speed 1."""

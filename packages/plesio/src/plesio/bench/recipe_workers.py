@@ -19,8 +19,6 @@ from plesio.cost.step_time import RackSlowdowns
 from plesio.policies.grid import GridSetting
 from plesio.runtime.worker.pacing import Pacer
 
-__all__ = ["FailuresSection", "FaultSection", "UnequalWorker", "WorkersSection"]
-
 _NUM_DRAWN = 99
 """Steps whose median is the time that a worker needs to be of use."""
 

@@ -31,8 +31,6 @@ from plesio.runtime.worker_output import Outlet
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["ScriptPool", "VirtualScriptPool"]
-
 LOOK_S = 0.1
 """How long figures are waited for."""
 

@@ -21,8 +21,6 @@ from plesio.core.results import RunResult
 from plesio.policies.grid import is_grid
 from plesio.runtime.worker.job_handle import Chosen
 
-__all__ = ["ScriptEnding", "ScriptRun", "as_main", "compiled", "main_of", "output_of", "remarks_on_all"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:

@@ -15,8 +15,6 @@ from plesio.core.clock import MonotonicClock
 from plesio.core.last_words import say_chosen
 from plesio.runtime.worker.job_handle import Ambient, within
 
-__all__ = ["front_of"]
-
 
 def front_of(run: ScriptRun) -> tuple[str, ...]:
     """Return Python's arguments in front of the script's name that have it run so."""

@@ -12,8 +12,6 @@ from plesio.core.files import write_whole
 from plesio.core.results import RunResult
 from plesio.cost.calibration import Calibration
 
-__all__ = ["OUTPUT_NAME", "SETTING_NAME", "keep_setting", "timed_to"]
-
 OUTPUT_NAME = "output.txt"
 """The file in a run's folder that takes what the workers of a script print."""
 SETTING_NAME = "setting.json"

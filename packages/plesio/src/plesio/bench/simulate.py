@@ -21,8 +21,6 @@ from plesio.runtime.worker.job_handle import Chosen, ambient, within
 from plesio.runtime.worlds.virtual import Simulation, SimulationProgress, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
 
-__all__ = ["ScriptStatusError", "VirtualScript"]
-
 
 class ScriptStatusError(ConfigError):
     """A script has ended by itself, with a status that is a failure."""

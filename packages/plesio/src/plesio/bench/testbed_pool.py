@@ -21,8 +21,6 @@ from plesio.protocol.figures import RunFigures
 from plesio.runtime.site import Site
 from plesio.testbed.testbed import Testbed
 
-__all__ = ["TestbedPool", "TestbedScriptPool", "check_for_testbed"]
-
 Done = TypeVar("Done")
 Done_co = TypeVar("Done_co", covariant=True)
 

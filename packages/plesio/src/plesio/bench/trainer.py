@@ -27,8 +27,6 @@ from plesio.tasks.check import check_task
 from plesio.tasks.load import load_task
 from plesio.tasks.task import Task
 
-__all__ = ["check_policies", "recipe_task", "section_task", "serve_runs", "target_of", "train"]
-
 
 def recipe_task(recipe: Recipe) -> Task:
     """Return the recipe's task, with the recipe's batch size and target."""

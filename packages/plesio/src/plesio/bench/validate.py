@@ -31,16 +31,6 @@ from plesio.cost.cluster import Cluster
 from plesio.policies import Policy
 from plesio.runtime.coordinator.ledger import World
 
-__all__ = [
-    "WORKLOADS",
-    "ValidationSetting",
-    "Workload",
-    "matrix",
-    "matrix_on_hosts",
-    "validate",
-    "validate_script",
-]
-
 NUM_WORKERS = 4
 SLOW_SPEED = 1 / 3
 STEP_TIMES = ("30 ms", "60 ms")

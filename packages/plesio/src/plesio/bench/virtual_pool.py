@@ -21,8 +21,6 @@ from plesio.runtime.worlds.virtual.job import VirtualJob
 from plesio.tasks.check import check_task
 from plesio.testbed.host import on_hosts_of_testbed
 
-__all__ = ["VirtualPool", "figures_of", "machine_of", "pacer_of_machine"]
-
 
 def machine_of(
     workers: WorkersSection, calibration: Calibration | None, *, batch_size: int, on_testbed: bool = False

@@ -15,8 +15,6 @@ from plesio.protocol.figures import RunFigures
 from plesio.runtime.observer import Observer
 from plesio.runtime.site import THIS_HOST, Site
 
-__all__ = ["PoolRun", "WorkerPool"]
-
 LOOK_S = 0.25
 """How often the run's figures are asked for."""
 

@@ -21,8 +21,6 @@ from plesio.cli.options import Every, JoinPolicy
 from plesio.core.errors import ConfigError
 from plesio.core.files import check_script
 
-__all__ = ["EXAMPLES", "app"]
-
 EXAMPLES = """\b
 Examples:
   plesio launch slurm --nodes 2 --workers-per-node 4 --policy ssp:4 train.py --lr 0.1

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from plesio.policies.grid import GridSetting
     from plesio.runtime.checkpoints.setting import CheckpointSetting
 
-__all__ = ["EXAMPLES", "run"]
-
 EXAMPLES = """\b
 Examples:
   plesio run --workers 4 train.py --lr 0.1

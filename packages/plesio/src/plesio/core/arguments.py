@@ -22,8 +22,6 @@ from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union,
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.within import ANY, Within
 
-__all__ = ["check_fields", "checked", "shown"]
-
 Asked = ParamSpec("Asked")
 Result = TypeVar("Result")
 Fit = Callable[[Any], Any]

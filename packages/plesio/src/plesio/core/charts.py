@@ -8,21 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "Axis",
-    "BarChart",
-    "Chart",
-    "HeatMap",
-    "LineChart",
-    "Look",
-    "Panels",
-    "RangeChart",
-    "Series",
-    "Table",
-    "Timeline",
-    "TimelineBar",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:

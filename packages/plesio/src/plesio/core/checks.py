@@ -4,8 +4,6 @@ import math
 
 from plesio.core.errors import ArgumentError
 
-__all__ = ["check_count", "check_not_negative", "check_positive"]
-
 
 def check_positive(**values: float) -> None:
     """Raise `ArgumentError` unless each is a number above 0."""

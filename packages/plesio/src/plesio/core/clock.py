@@ -3,9 +3,6 @@
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "MonotonicClock", "TrainingClock"]
-
-
 _WAKE_UP_S = 1e-4
 """How late a sleep usually ends (timer slack, wake-up): sleep that much less."""
 

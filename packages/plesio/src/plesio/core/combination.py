@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-__all__ = ["FACTORS", "Combination", "Part", "level_text"]
-
 FACTORS = ("model", "workers", "batch", "link", "imbalance", "topology")
 """The factors that can be varied besides the policy, as attributes of `Combination`."""
 

@@ -9,19 +9,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-__all__ = [
-    "ArgumentError",
-    "ConfigError",
-    "DataError",
-    "ExchangeError",
-    "PlesioError",
-    "PolicySpecError",
-    "TaskError",
-    "TransportError",
-    "WorkerLostError",
-    "nearest",
-]
-
 
 class PlesioError(Exception):
     """Base of every error that Plesio raises for its users."""

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["KIND", "decoded", "encoded", "own_numbers"]
-
 KIND = "kind"
 _ATOMS = (type(None), bool, float, str)
 _MOST_BITS = 1024

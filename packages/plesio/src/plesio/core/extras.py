@@ -4,8 +4,6 @@ from importlib.util import find_spec
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["require"]
-
 _PACKAGES = {
     "report": {"jinja2": "jinja2", "plotly": "plotly", "matplotlib": "matplotlib", "pillow": "PIL", "scipy": "scipy"},
     "sim": {"numba": "numba", "scipy": "scipy"},

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from plesio.core.errors import ConfigError, DataError
 
-__all__ = ["check_script", "make_writable", "read_given", "read_text", "reason_of", "write_whole"]
-
 
 def reason_of(error: Exception) -> str:
     """Return why a file cannot be read, for a message that names the file.

@@ -38,8 +38,6 @@ from plesio.core.units import (
 )
 from plesio.core.within import ANY, AT_LEAST_0, Within
 
-__all__ = ["FieldsOf", "Input", "Written", "checked", "explanations", "fields_of", "input_of", "inputs_of"]
-
 Kind = Literal["bandwidth", "size", "duration", "count", "number", "whole number", "text", "switch"]
 
 _SUFFIXES: tuple[tuple[str, str, Kind], ...] = (

@@ -17,8 +17,6 @@ from typing import Any
 
 from plesio.core.errors import PlesioError
 
-__all__ = ["SUPERVISOR_VARIABLE", "brief_error", "name_of_pipe", "say_chosen", "say_joined", "tell_errors"]
-
 SUPERVISOR_VARIABLE = "PLESIO_SUPERVISOR"
 
 

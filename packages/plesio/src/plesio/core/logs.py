@@ -18,8 +18,6 @@ from contextvars import ContextVar
 from plesio.core.errors import ConfigError
 from plesio.core.last_words import say_joined
 
-__all__ = ["at_clock", "introduce", "set_up_logging", "speak_as"]
-
 LOG_VARIABLE = "PLESIO_LOG"
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from plesio.core.errors import ConfigError, nearest
 
-__all__ = ["GRAPHS", "GraphName", "Mixing"]
-
 GraphName = Literal["all", "ring", "exponential"]
 GRAPHS: tuple[GraphName, ...] = get_args(GraphName)
 _TOLERANCE = 1e-8

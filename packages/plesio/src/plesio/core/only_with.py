@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["OnlyWith"]
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class OnlyWith:

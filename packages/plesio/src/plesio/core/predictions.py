@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Prediction", "Scale", "Summary", "predictions_to_json", "summarise_predictions"]
-
 Scale = Literal["relative", "points"]
 """An error is relative to what was measured, or the difference of two shares in percentage points."""
 

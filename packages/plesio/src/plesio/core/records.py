@@ -19,8 +19,6 @@ import msgspec
 
 from plesio.core.errors import DataError
 
-__all__ = ["Record", "from_values", "to_json", "to_values"]
-
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of what is logged and sent."""

@@ -18,24 +18,6 @@ from plesio.core.errors import DataError
 from plesio.core.files import reason_of, write_whole
 from plesio.core.records import from_values, to_json
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Environment",
-    "Evaluation",
-    "Found",
-    "Goal",
-    "Level",
-    "LossPoint",
-    "MemorySplit",
-    "RunResult",
-    "RunStatus",
-    "Staleness",
-    "Utilisation",
-    "WorkerTimes",
-    "read_results",
-    "write_results",
-]
-
 SCHEMA_VERSION = 1
 
 

@@ -1,7 +1,5 @@
 """Metrics that are shares of 1: people read them in percent, and a target of one lies between 0 and 1."""
 
-__all__ = ["is_share", "target_problem"]
-
 
 def is_share(metric_name: str) -> bool:
     """Return True if values of the metric are shares of 1."""

@@ -30,21 +30,6 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.errors import DataError
 from plesio.core.files import read_text
 
-__all__ = [
-    "BLOCK_STEPS",
-    "FLUSH_RECORDS",
-    "FLUSH_S",
-    "TRACE_SCHEMA_VERSION",
-    "UTILISATION",
-    "WHOLE_STEPS",
-    "Trace",
-    "TraceRecord",
-    "TraceWriter",
-    "read_trace",
-    "sampled_every",
-    "split_blocked",
-]
-
 TRACE_SCHEMA_VERSION = 1
 UTILISATION = "utilisation"
 """Kind of the events that say what a worker used since the last one."""

@@ -11,22 +11,6 @@ from collections.abc import Sequence
 
 from plesio.core.errors import ConfigError
 
-__all__ = [
-    "byte_unit",
-    "counted",
-    "format_bandwidth",
-    "format_bytes",
-    "format_count",
-    "format_percent",
-    "format_seconds",
-    "listed",
-    "named",
-    "parse_bandwidth",
-    "parse_bytes",
-    "parse_count",
-    "parse_seconds",
-]
-
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
     "B": 1,

@@ -4,23 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "ABOVE_0",
-    "ABOVE_1",
-    "ANY",
-    "AT_LEAST_0",
-    "AT_LEAST_1",
-    "BANDWIDTH",
-    "DURATION",
-    "DURATION_OR_0",
-    "PROPER_SHARE",
-    "SEED",
-    "SHARE",
-    "SIZE",
-    "SIZE_OR_0",
-    "Within",
-]
-
 _LARGEST = 1e30
 """The largest number whose squares and cubes are sure to be finite."""
 _LARGEST_WHOLE = 10**15

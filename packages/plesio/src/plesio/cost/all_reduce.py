@@ -15,16 +15,6 @@ from plesio.core.errors import ConfigError, nearest
 from plesio.cost.hockney import check_message, check_ranks, levels
 from plesio.cost.link import Link
 
-__all__ = [
-    "busiest_rank_bytes",
-    "double_tree_all_reduce_s",
-    "halving_doubling_all_reduce_s",
-    "hierarchical_all_reduce_s",
-    "nccl_all_reduce_s",
-    "ring_all_reduce_s",
-    "tree_all_reduce_s",
-]
-
 
 def ring_all_reduce_s(num_bytes: float, *, num_ranks: int, link: Link) -> float:
     """Return seconds for a ring: reduce-scatter, then all-gather, ``2(n-1)(α + S/(nB))`` (Patarasuk & Yuan 2009).

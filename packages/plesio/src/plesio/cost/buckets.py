@@ -23,21 +23,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "DDP_CAP_BYTES",
-    "DDP_FIRST_CAP_BYTES",
-    "AllReduce",
-    "Bucketing",
-    "Layers",
-    "best_buckets",
-    "best_cap_bytes",
-    "buckets_of_bytes",
-    "buckets_of_layers",
-    "caps_bytes",
-    "ddp_buckets",
-    "ddp_exposed_s",
-]
-
 AllReduce = Callable[[float], float]
 """Seconds of an all-reduce of so many bytes."""
 

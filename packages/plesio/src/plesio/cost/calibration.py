@@ -32,8 +32,6 @@ from plesio.cost.fit import AlphaBeta, LineFit, alpha_beta_of_all_reduce, fit_li
 from plesio.cost.host_costs import HostCosts
 from plesio.cost.link import Link
 
-__all__ = ["CALIBRATION_SCHEMA_VERSION", "Calibration", "SizeCurve"]
-
 CALIBRATION_SCHEMA_VERSION = 1
 _MOST_BYTES_PER_S = 1e12
 """Bandwidth of a way whose time does not depend on the size."""

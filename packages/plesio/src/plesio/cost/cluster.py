@@ -32,8 +32,6 @@ from plesio.cost.faults import Failures, InconstantHost
 from plesio.cost.link import Link
 from plesio.cost.link_changes import LinkChange, LinkName
 
-__all__ = ["NAMED_CLUSTERS", "Churn", "Cluster", "Collectives", "Hop", "parse_cluster"]
-
 Collectives = Literal["nccl", "gloo"]
 _MESSAGE_LATENCIES: Mapping[Collectives, float] = {"nccl": 1.0, "gloo": 2.0}
 _LOCAL = Link(latency_s=20e-6, bytes_per_s=4e9)

@@ -11,8 +11,6 @@ from typing import Any
 from plesio.core.errors import ConfigError, nearest
 from plesio.core.units import parse_bandwidth, parse_bytes, parse_seconds
 
-__all__ = ["MOST_HOSTS", "read_cluster_text"]
-
 MOST_HOSTS = 4096
 """Hosts that come and go; each brings workers of its own."""
 

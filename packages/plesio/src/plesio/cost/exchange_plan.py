@@ -26,8 +26,6 @@ from plesio.cost.topology import PairMatrix, Topology
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["WORTHWHILE", "Plan", "plan"]
-
 WORTHWHILE = 0.05
 """Share of its time that another order must save a ring; less may be the measurement's noise."""
 

@@ -22,8 +22,6 @@ from plesio.core.arguments import check_fields
 from plesio.core.errors import ConfigError
 from plesio.core.within import ABOVE_0, AT_LEAST_0, Within
 
-__all__ = ["Failures", "Fault", "InconstantHost", "faults_in_order"]
-
 _LIFETIME_STREAM = 2
 """Apart from the streams of steps (no spawn key) and of racks (1)."""
 _HOST_STREAM = 3

@@ -19,8 +19,6 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.core.extras import require
 from plesio.cost.link import Link
 
-__all__ = ["AlphaBeta", "LineFit", "alpha_beta_of_all_reduce", "fit_line"]
-
 _CONFIDENCE = 0.95
 _FEWEST = 3
 """Two sizes have a line through them whatever the law is."""

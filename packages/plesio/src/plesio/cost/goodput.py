@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from plesio.core.checks import check_not_negative, check_positive
 from plesio.cost.reliability import best_interval_s, check_run_ends, slowdown_parts
 
-__all__ = ["Goodput", "expected_goodput"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:

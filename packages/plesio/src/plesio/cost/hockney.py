@@ -13,8 +13,6 @@ import math
 from plesio.core.errors import ConfigError
 from plesio.cost.link import Link
 
-__all__ = ["check_message", "check_ranks", "levels", "point_to_point_s"]
-
 
 def check_message(num_bytes: float) -> None:
     """Raise `ConfigError` unless the model has a time for this message: a finite number of bytes, 0 or more."""

@@ -6,8 +6,6 @@ from typing import Annotated
 from plesio.core.arguments import check_fields
 from plesio.core.within import ABOVE_0, AT_LEAST_0
 
-__all__ = ["LEAST_SERVED_BYTES", "HostCosts"]
-
 LEAST_SERVED_BYTES = 16_384
 """By one server: they take about as long on a link of 1 Gbit/s as a message to one server more (docs/log.md, 37)."""
 

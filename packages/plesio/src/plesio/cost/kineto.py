@@ -29,8 +29,6 @@ from typing import Any
 from plesio.core.errors import DataError
 from plesio.core.files import reason_of
 
-__all__ = ["KinetoTrace", "TracedCollective", "read_kineto"]
-
 _STEP = re.compile(r"ProfilerStep#\d+")
 _NCCL = re.compile(r"^nccl(?:(?:Dev)?Kernel_)?")
 _GZIP_MAGIC = b"\x1f\x8b"

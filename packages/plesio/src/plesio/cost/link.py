@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["Link", "with_timeouts"]
-
 _SEGMENT_BYTES = 1448
 _FEWEST_SEGMENTS = 4
 """A flow with fewer in flight notices a loss by a timeout alone: it gets no three duplicate acknowledgements."""

@@ -11,8 +11,6 @@ from typing import Literal
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["LINK_NAMES", "LinkChange", "LinkName", "seconds_through_changes"]
-
 LinkName = Literal["local", "nic", "uplink"]
 LINK_NAMES: tuple[LinkName, ...] = ("local", "nic", "uplink")
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from plesio.core.errors import DataError
 from plesio.core.files import read_text
 
-__all__ = ["NcclRow", "NcclTests", "parse_nccl_tests", "read_nccl_tests"]
-
 _STARTED = re.compile(r"#\s*nThreads?:? (\d+) nGpus:? (\d+)\b")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\b")
 _OPERATION = re.compile(r"#\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*")

@@ -28,8 +28,6 @@ from plesio.cost.hockney import check_message, levels
 from plesio.cost.link import Link
 from plesio.cost.selection import Choice, fastest
 
-__all__ = ["all_reduce_on", "all_reduce_times_on", "broadcast_on", "bucket_all_reduce_on", "select_all_reduce_on"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Round:

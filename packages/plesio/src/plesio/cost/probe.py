@@ -7,8 +7,6 @@ from typing import Any
 
 from plesio.cost.topology import Rows, Topology
 
-__all__ = ["PROBE_SCHEMA_VERSION", "Probe"]
-
 PROBE_SCHEMA_VERSION = 1
 
 

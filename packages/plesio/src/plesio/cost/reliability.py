@@ -25,17 +25,6 @@ from plesio.core.errors import ArgumentError
 from plesio.core.extras import require
 from plesio.core.units import format_seconds
 
-__all__ = [
-    "MOST_SLOWDOWN",
-    "best_interval_s",
-    "check_run_ends",
-    "cluster_mtbf_s",
-    "daly_interval_s",
-    "expected_slowdown",
-    "slowdown_parts",
-    "young_interval_s",
-]
-
 MOST_SLOWDOWN = 100.0
 """Seconds that a second of work may take; a run that takes longer is no plan."""
 _UNCOUNTABLE = 1e9

@@ -14,8 +14,6 @@ from plesio.cost.hockney import check_message, point_to_point_s
 from plesio.cost.link import Link
 from plesio.cost.topology import Topology
 
-__all__ = ["best_order", "grouped_order", "message_times_s", "ring_messages", "ring_s"]
-
 MOST_ORDERS = 50_000
 """Up to so many orders all are tried."""
 

@@ -15,16 +15,6 @@ from plesio.cost.all_reduce import (
 )
 from plesio.cost.link import Link
 
-__all__ = [
-    "ALL_REDUCES",
-    "AllReduceTime",
-    "Choice",
-    "Crossover",
-    "all_reduce_crossovers",
-    "fastest",
-    "select_all_reduce",
-]
-
 
 class AllReduceTime(Protocol):
     """An all-reduce's time among equal links."""

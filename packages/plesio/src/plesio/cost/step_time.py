@@ -23,18 +23,6 @@ from plesio.core.errors import ConfigError, DataError, nearest
 from plesio.core.files import read_text
 from plesio.core.units import parse_seconds
 
-__all__ = [
-    "Constant",
-    "EmpiricalTrace",
-    "Gamma",
-    "LogNormal",
-    "Pareto",
-    "RackSlowdowns",
-    "Slowdowns",
-    "Stalls",
-    "StepTime",
-]
-
 
 class StepTime(Protocol):
     """A distribution of the seconds that one step takes a worker of speed 1."""

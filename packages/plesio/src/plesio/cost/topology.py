@@ -33,8 +33,6 @@ from plesio.core.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RACK_FACTOR", "PairMatrix", "Rows", "Topology", "racks_of", "slower_between"]
-
 RACK_FACTOR = 1.5
 """How much slower the ways between racks are than those within, at least."""
 

@@ -18,8 +18,6 @@ from plesio.core.files import read_given
 from plesio.cost.exchange_plan import Plan
 from plesio.cost.topology import PairMatrix, Topology
 
-__all__ = ["alike", "cluster_text", "read_topology", "reordered"]
-
 
 def reordered(topology: Topology, order: Sequence[int]) -> Topology:
     """Return the same hosts in another order; racks are counted anew in the order in which they appear."""

@@ -2,8 +2,6 @@
 
 import random
 
-__all__ = ["Pair", "tournament"]
-
 Pair = tuple[int, int]
 
 

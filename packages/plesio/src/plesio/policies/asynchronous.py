@@ -64,8 +64,6 @@ from plesio.policies.events import (
 from plesio.policies.policy import UpdateKind
 from plesio.policies.weighting import Weighting
 
-__all__ = ["AsynchronousMachine", "RateKind", "check_delay"]
-
 RateKind = Literal["divided", "undivided"]
 """Treatment of the synchronous step's learning rate: divided by N among the workers' updates, or not."""
 

@@ -29,8 +29,6 @@ round completes is admitted when it does, as in `plesio.policies.barrier`.
 from plesio.policies.events import Action, Admit, Arrived, Grant, Refuse, RefuseReason
 from plesio.policies.round_machine import RoundMachine
 
-__all__ = ["BackupMachine"]
-
 
 class BackupMachine(RoundMachine):
     """Completes a round when all live workers but ``backup`` have contributed to it.

@@ -28,8 +28,6 @@ given and no version is made.
 from plesio.policies.events import Action, Admit, Arrived, Grant, Refuse, RefuseReason
 from plesio.policies.round_machine import RoundMachine
 
-__all__ = ["BarrierMachine"]
-
 
 class BarrierMachine(RoundMachine):
     """Completes a round when every live worker has contributed to it.

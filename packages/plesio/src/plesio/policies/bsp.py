@@ -22,8 +22,6 @@ from plesio.policies.fields import require_sent_in_full, write_spec
 from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.torch_hook import TorchHook
 
-__all__ = ["BSP"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BSP(Policy):

@@ -61,8 +61,6 @@ from plesio.policies.events import (
 )
 from plesio.policies.round_machine import RoundMachine
 
-__all__ = ["DecoupledMachine", "Grace", "Merging"]
-
 Grace = float | Literal["auto"]
 """Seconds for which others may join a quorum; ``auto``: half of the time that the delay's steps take."""
 

@@ -34,8 +34,6 @@ from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.events import Action, Apply
 from plesio.policies.policy import Policy, PolicyMachine, UpdateKind
 
-__all__ = ["Delayed", "DelayedMachine"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delayed(Policy):

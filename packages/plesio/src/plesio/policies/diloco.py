@@ -39,8 +39,6 @@ from plesio.policies.fields import require_read_alone
 from plesio.policies.outer_rule import OuterRule
 from plesio.policies.policy import ExchangeKind, MergeKind, Policy, PolicyMachine
 
-__all__ = ["DiLoCo"]
-
 _ALPHA = 0.5
 _OUTER_RATE = 0.7
 _LONGEST_GRACE_S = 3600

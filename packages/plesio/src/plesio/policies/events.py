@@ -16,30 +16,6 @@ from typing import ClassVar
 
 from plesio.core.records import Record
 
-__all__ = [
-    "UNLIMITED",
-    "Action",
-    "Admit",
-    "Apply",
-    "Arrived",
-    "Await",
-    "Elapsed",
-    "Event",
-    "Grant",
-    "Halt",
-    "Joined",
-    "LeaveReason",
-    "Left",
-    "Pause",
-    "Ready",
-    "Refuse",
-    "RefuseReason",
-    "Resumed",
-    "Reviewed",
-    "Stay",
-    "Steer",
-]
-
 UNLIMITED = 2**62
 """Credit that no run uses up; fits a signed 64-bit integer with room to add to it."""
 

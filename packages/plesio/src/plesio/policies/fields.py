@@ -8,17 +8,6 @@ from typing import Any
 from plesio.core.arguments import check_fields
 from plesio.core.errors import PolicySpecError
 
-__all__ = [
-    "KEYS",
-    "as_text",
-    "check_policy",
-    "on_off",
-    "require_read_alone",
-    "require_sent_in_full",
-    "whole",
-    "write_spec",
-]
-
 KEYS = {"compression": "compress", "weighting": "weight"}
 """Keys that are not the names of their fields."""
 

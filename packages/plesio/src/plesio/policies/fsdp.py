@@ -15,8 +15,6 @@ from plesio.core.errors import PolicySpecError
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.policy import Policy, PolicyMachine, UpdateKind
 
-__all__ = ["FSDP", "parse_blocks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FSDP(Policy):

@@ -41,8 +41,6 @@ from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMach
 from plesio.policies.ssp import SSP
 from plesio.policies.weighting import Weighting
 
-__all__ = ["Hierarchical"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchical(Policy):

@@ -21,8 +21,6 @@ from plesio.policies.policy import NEVER, Decision, Director, Policy
 from plesio.policies.review_clocks import next_review
 from plesio.policies.steered import SteeredPolicy
 
-__all__ = ["Interruptible"]
-
 EVERY = 10
 """Steps between two moments on a collective at which all could stand still."""
 

@@ -32,8 +32,6 @@ from plesio.policies.fields import require_sent_in_full
 from plesio.policies.outer_rule import OuterRule
 from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMachine
 
-__all__ = ["LocalSGD"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSGD(Policy):

@@ -18,8 +18,6 @@ from plesio.policies.events import Apply, Arrived, Grant, Refuse
 from plesio.policies.policy import Policy
 from plesio.policies.replay import LEFT_OUT, LogEntry, encode_entry, header_of, rest_of
 
-__all__ = ["LIMIT_BYTES", "PLAIN_BYTES", "LogWriter"]
-
 LIMIT_BYTES = 2**28
 """Limit for a log on the disk: at some 20 bytes an update, a log of 10 million updates is whole."""
 PLAIN_BYTES = 2**24

@@ -6,8 +6,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["OUTER_BETA2", "OUTER_EPSILON", "OuterKind", "OuterRule"]
-
 OuterKind = Literal["average", "sgd", "nesterov", "adam"]
 
 OUTER_BETA2 = 0.99

@@ -19,19 +19,6 @@ from plesio.policies.outer_rule import OuterRule
 from plesio.policies.torch_hook import TorchHook
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
-__all__ = [
-    "NEVER",
-    "ConstantDirector",
-    "Decision",
-    "Director",
-    "ExchangeKind",
-    "MergeKind",
-    "MomentsKind",
-    "Policy",
-    "PolicyMachine",
-    "UpdateKind",
-]
-
 ExchangeKind = Literal["collective", "store"]
 UpdateKind = Literal["gradient", "delta"]
 MomentsKind = Literal["own", "mean"]

@@ -19,8 +19,6 @@ from plesio.policies.barrier import BarrierMachine
 from plesio.policies.policy import Policy, PolicyMachine
 from plesio.policies.torch_hook import TorchHook
 
-__all__ = ["PostLocalSGD"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostLocalSGD(Policy):

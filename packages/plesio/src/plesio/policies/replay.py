@@ -21,26 +21,6 @@ from plesio.policies.events import Action, Event, Steer
 from plesio.policies.policy import Policy, PolicyMachine
 from plesio.policies.spec import parse_policy
 
-__all__ = [
-    "LEFT_OUT",
-    "LOG_SCHEMA_VERSION",
-    "Departure",
-    "Entries",
-    "EventLog",
-    "LogEntry",
-    "Recorder",
-    "decode_action",
-    "decode_event",
-    "encode_entry",
-    "encode_event",
-    "header_of",
-    "read_log",
-    "replay",
-    "rest_of",
-    "verify",
-    "write_log",
-]
-
 LOG_SCHEMA_VERSION = 1
 LEFT_OUT = {"left_out": "updates"}
 """The line after which updates, and the answers to them, are not in the file."""

@@ -16,8 +16,6 @@ So a review causes no wait beyond those of the setting in force.
 
 from plesio.policies.steered import LEAD
 
-__all__ = ["FIRST_CLOCK", "FIRST_REVIEW", "next_review"]
-
 FIRST_REVIEW = 2
 """Clock of the first review: slow workers should not be waited for for long."""
 FIRST_CLOCK = FIRST_REVIEW + LEAD

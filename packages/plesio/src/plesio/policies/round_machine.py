@@ -16,8 +16,6 @@ from plesio.policies.events import (
     Left,
 )
 
-__all__ = ["RoundMachine"]
-
 
 class RoundMachine:
     """Lets workers in and out; a subclass defines a round."""

@@ -37,8 +37,6 @@ from plesio.policies.switch import Switch
 from plesio.policies.torch_hook import TorchHook, parse_torch_hook
 from plesio.policies.weighting import UNWEIGHTED, Weighting, parse_weighting
 
-__all__ = ["ALIASES", "POLICY_HELP", "describe", "parse_policy"]
-
 
 def _bound(value: str) -> float:
     return math.inf if value == "inf" else whole(value)

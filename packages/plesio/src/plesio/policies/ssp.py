@@ -36,8 +36,6 @@ from plesio.policies.fields import require_read_alone
 from plesio.policies.policy import ExchangeKind, Policy, PolicyMachine, UpdateKind
 from plesio.policies.weighting import UNWEIGHTED, Weighting
 
-__all__ = ["SSP"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SSP(Policy):

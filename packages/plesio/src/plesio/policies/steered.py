@@ -53,8 +53,6 @@ from plesio.policies.events import (
 )
 from plesio.policies.policy import NEVER, Decision, Director, Policy, PolicyMachine
 
-__all__ = ["LEAD", "SteeredMachine", "SteeredPolicy"]
-
 LEAD = 2
 """Steps between a review and the clock at which its answer is wanted: a message's way, there and back."""
 

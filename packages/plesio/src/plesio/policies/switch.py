@@ -27,8 +27,6 @@ from plesio.policies.events import Reviewed
 from plesio.policies.policy import NEVER, Decision, Director, Policy, UpdateKind
 from plesio.policies.steered import LEAD, SteeredPolicy
 
-__all__ = ["Switch"]
-
 _FIRST_CHANGE = 2
 """Earliest clock of a change: the step before it tells the server that the workers are there."""
 

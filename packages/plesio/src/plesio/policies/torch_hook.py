@@ -13,8 +13,6 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1
 from plesio.policies.fields import check_policy
 
-__all__ = ["POWER_SGD_START", "TorchHook", "parse_torch_hook"]
-
 HookForm = Literal["fp16", "bf16", "powersgd", "post_local_sgd"]
 _FORMS: tuple[HookForm, ...] = ("fp16", "bf16", "powersgd")
 

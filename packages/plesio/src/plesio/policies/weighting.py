@@ -28,17 +28,6 @@ from plesio.core.errors import PolicySpecError, nearest
 from plesio.core.within import AT_LEAST_0
 from plesio.policies.fields import check_policy
 
-__all__ = [
-    "UNWEIGHTED",
-    "Cap",
-    "Exponential",
-    "Inverse",
-    "Product",
-    "Unweighted",
-    "Weighting",
-    "parse_weighting",
-]
-
 
 class Weighting(ABC):
     """A weight in [0, 1] for every staleness τ; 1 at τ = 0, never rising."""

@@ -7,8 +7,6 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from plesio.core.extras import require
 
-__all__ = ["compiled"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

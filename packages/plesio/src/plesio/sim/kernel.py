@@ -26,8 +26,6 @@ import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-__all__ = ["Action", "Cancellable", "Kernel", "Movable"]
-
 Action = Callable[[], None]
 """The action of an event; may schedule others, at the same moment too."""
 

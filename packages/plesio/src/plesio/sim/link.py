@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from plesio.cost.link import Link
 from plesio.sim.kernel import Kernel, Movable
 
-__all__ = ["LinkNetwork", "Route", "SharedLink"]
-
 _ROUNDING = 1e-12
 """Relative excess of what interfaces offer over a trunk that has room for all of it."""
 

@@ -18,8 +18,6 @@ from collections.abc import Callable
 
 from plesio.sim.kernel import Cancellable, Kernel
 
-__all__ = ["ProcessorSharing"]
-
 
 class ProcessorSharing:
     """A host of ``capacity`` cores: n jobs each run at rate ``min(1, capacity / n)``.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from plesio.core.errors import TaskError
 
-__all__ = ["Chain", "as_pair"]
-
 
 def as_pair(batch: Any) -> tuple[Any, Any]:
     """Split batches that are just the network's input and the loss's other argument."""

@@ -12,8 +12,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from plesio.core.errors import PlesioError, TaskError
 from plesio.tasks.task import Task, evaluation_mode, seeded, take_batch
 
-__all__ = ["check_chain", "check_task"]
-
 Result = TypeVar("Result")
 _EQUAL_WITHIN = 1e-4
 """Relative difference of two losses that other orders of the same sums may make."""

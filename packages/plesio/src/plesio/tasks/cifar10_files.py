@@ -19,8 +19,6 @@ from torch import Tensor
 from plesio.core.errors import DataError
 from plesio.core.files import reason_of
 
-__all__ = ["read_cifar10_binary", "read_cifar10_python"]
-
 NUM_CLASSES = 10
 SHAPE = (3, 32, 32)
 IMAGE_BYTES = math.prod(SHAPE)

@@ -20,8 +20,6 @@ from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
-__all__ = ["Centred", "accuracy_on", "cross_entropy", "digit_pixels", "digits"]
-
 HELD_OUT = 360
 SPLIT_SEED = 0
 EVALUATION_BATCH = 500

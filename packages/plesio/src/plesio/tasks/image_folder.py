@@ -10,8 +10,6 @@ from plesio.core.errors import DataError, TaskError, nearest
 from plesio.tasks.cifar10_files import read_cifar10_binary, read_cifar10_python
 from plesio.tasks.mnist_files import read_mnist
 
-__all__ = ["FORMATS", "ImageFiles", "find_images"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:

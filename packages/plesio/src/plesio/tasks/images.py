@@ -19,8 +19,6 @@ from plesio.tasks.image_folder import ImageFiles, find_images
 from plesio.tasks.options import check_number
 from plesio.tasks.task import Task
 
-__all__ = ["ImageCNN", "images"]
-
 NUM_CLASSES = 10
 
 

@@ -19,8 +19,6 @@ from plesio.core.errors import PlesioError, TaskError, nearest
 if TYPE_CHECKING:
     from plesio.tasks.task import Task
 
-__all__ = ["TASKS", "TASK_NAMES", "load_task"]
-
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "digits": "plesio.tasks.digits:digits",

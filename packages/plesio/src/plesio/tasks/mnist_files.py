@@ -18,8 +18,6 @@ from torch import Tensor
 from plesio.core.errors import DataError
 from plesio.core.files import reason_of
 
-__all__ = ["MAX_BYTES", "read_idx", "read_mnist"]
-
 UNSIGNED_BYTE = 8
 NUM_CLASSES = 10
 MAX_BYTES = 2**31

@@ -4,8 +4,6 @@ import math
 
 from plesio.core.errors import TaskError
 
-__all__ = ["check_integer", "check_number"]
-
 
 def check_integer(value: object, *, task: str, option: str, minimum: int = 1) -> None:
     """Raise `TaskError` unless ``value`` is a whole number of at least ``minimum``; a bool is none."""

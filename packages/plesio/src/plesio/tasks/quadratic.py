@@ -34,8 +34,6 @@ from plesio.core.errors import TaskError
 from plesio.tasks.options import check_integer, check_number
 from plesio.tasks.task import Task
 
-__all__ = ["LeastSquares", "quadratic"]
-
 Array = npt.NDArray[np.float64]
 PROBLEM_SEED = 0
 START_DISTANCE = 10.0

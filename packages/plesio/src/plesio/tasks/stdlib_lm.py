@@ -29,8 +29,6 @@ from plesio.tasks.chain import Chain
 from plesio.tasks.options import check_integer, check_number
 from plesio.tasks.task import Task
 
-__all__ = ["ByteTransformer", "stdlib_lm"]
-
 NUM_BYTES = 256
 HELD_OUT_EVERY = 10
 EVALUATION_WINDOWS = 64

@@ -22,8 +22,6 @@ from plesio.core.share_metric import target_problem
 from plesio.core.within import AT_LEAST_1
 from plesio.tasks.chain import Chain
 
-__all__ = ["Task", "evaluation_mode", "no_schedule", "seeded", "take_batch"]
-
 Build = Callable[[int], tuple[nn.Module, Optimizer]]
 
 

@@ -19,8 +19,6 @@ from plesio.tasks.options import check_integer, check_number
 from plesio.tasks.task import Task
 from plesio.tasks.vision_models import MODELS, NUM_CLASSES
 
-__all__ = ["vision"]
-
 TORCHVISION = "torchvision:"
 TORCHVISION_SIDE = 32
 """Pixels that its models are given on a side: five halvings leave one."""

@@ -22,8 +22,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "NUM_CLASSES"]
-
 NUM_CLASSES = 10
 SIDE = 8
 

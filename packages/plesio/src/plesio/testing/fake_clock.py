@@ -1,7 +1,5 @@
 """A clock that a test sets: time passes only while somebody sleeps."""
 
-__all__ = ["FakeClock"]
-
 
 class FakeClock:
     """Time passes only while somebody sleeps, and every sleep ends late by a fixed amount.

@@ -15,8 +15,6 @@ from typing import NoReturn, TextIO
 
 from plesio.runtime.server.process import ServerConfig, main
 
-__all__ = ["NAME", "ForkedServer", "Nursery"]
-
 NAME = "plesio-server"
 """Name of the process, of at most 15 characters."""
 

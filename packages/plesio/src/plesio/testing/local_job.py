@@ -28,8 +28,6 @@ from plesio.runtime.transport.job_secret import new_job_secret
 from plesio.runtime.worker_commands import worker_environment
 from plesio.testing.forked_server import Nursery
 
-__all__ = ["Ending", "LocalJob"]
-
 _PRELOADED = ["torch", "torch._dynamo", "torch.utils.data", "plesio.runtime.join"]
 """The first optimizer of a process imports ``torch._dynamo``, which takes almost as long as torch itself."""
 

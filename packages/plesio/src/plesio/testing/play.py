@@ -27,8 +27,6 @@ from plesio.policies import (
     Refuse,
 )
 
-__all__ = ["Played", "play"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:

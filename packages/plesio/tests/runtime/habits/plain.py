@@ -10,8 +10,6 @@ from torch.nn import functional as F  # noqa: N812  # as everyone calls it
 
 from runtime.habits.table import BATCH_SIZE, DATA, Facts, Script, loss_of, net, numbers
 
-__all__ = ["Made", "as_plain_torch", "of_sgd"]
-
 Made = tuple[nn.Module, list[torch.optim.Optimizer]]
 
 

@@ -20,8 +20,6 @@ import plesio
 from plesio.core.errors import PlesioError
 from plesio.runtime.worker.environment import WorkerPlace
 
-__all__ = ["HABITS", "Habit", "Outcome", "Script", "run_all"]
-
 Kind = Literal["honoured", "refused", "warned", "unnoticed"]
 NUM_SAMPLES = 48
 BATCH_SIZE = 4

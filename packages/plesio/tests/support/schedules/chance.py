@@ -8,8 +8,6 @@ from plesio.policies import parse_policy
 from support.schedules.moves import Kind, Move, Setting
 from support.schedules.schedule import Schedule
 
-__all__ = ["POLICIES", "play", "random_moves", "random_setting", "shrunk"]
-
 POLICIES = (
     "bsp",
     "bsp,exchange=store",

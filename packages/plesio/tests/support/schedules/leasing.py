@@ -18,8 +18,6 @@ from plesio.protocol.to_server import (
 from plesio.protocol.to_worker import Lease, StageEnd, Steering
 from support.schedules.worker import Script, Worker
 
-__all__ = ["Loop"]
-
 
 class Loop:
     """One loop of one worker.

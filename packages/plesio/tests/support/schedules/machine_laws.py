@@ -27,8 +27,6 @@ from plesio.policies import (
 )
 from support.schedules.moves import Alone, Step, StepKind
 
-__all__ = ["CATALOGUE", "NUM_WORKERS", "Laws", "play_alone", "random_steps"]
-
 CATALOGUE = [
     "bsp",
     "bsp,exchange=store",

@@ -13,8 +13,6 @@ from plesio.core.errors import DataError
 from plesio.core.records import Record, from_values, to_values
 from plesio.policies import LeaveReason
 
-__all__ = ["Alone", "Kind", "Move", "Setting", "Step", "StepKind", "read_schedule", "write_schedule"]
-
 Kind = Literal[
     "act",  # the worker goes on, if what it waits for is there
     "cut",  # its collective breaks off, if its group is no more

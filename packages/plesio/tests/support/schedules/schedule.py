@@ -25,8 +25,6 @@ from support.schedules.script import live
 from support.schedules.servers import Pull, Server
 from support.schedules.worker import Offer, Worker
 
-__all__ = ["BrokenError", "Schedule"]
-
 MOST_MOVES = 20_000
 """Most moves in the end of a schedule: with more, something goes round in circles."""
 MOST_WORKERS = 7

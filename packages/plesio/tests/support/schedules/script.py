@@ -12,8 +12,6 @@ from plesio.protocol.to_worker import Entered, MayLeave, Regroup, ServerState, S
 from support.schedules.leasing import Loop
 from support.schedules.worker import CutOffError, EndedError, Script, Worker
 
-__all__ = ["live"]
-
 
 def live(me: Worker) -> Script[None]:
     """All of it."""

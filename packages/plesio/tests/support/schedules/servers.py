@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from plesio.protocol.effects import AdmitOrder, ApplyOrder, CreditOrder, DropOrder, HaltOrder, Order, StayOrder
 from plesio.protocol.to_server import PartArrived
 
-__all__ = ["Pull", "Reply", "Server"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pull:

@@ -20,8 +20,6 @@ from plesio.protocol.to_worker import Expelled, Failed, Hold, Lost, Regrouping, 
 from support.schedules.moves import Setting
 from support.schedules.servers import Pull, Reply
 
-__all__ = ["CutOffError", "EndedError", "Offer", "Script", "Worker", "World"]
-
 ENVIRONMENT = Environment(plesio="1", python="3", torch="2", numpy="2", platform="p", cpu="c", num_cpus=2)
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")

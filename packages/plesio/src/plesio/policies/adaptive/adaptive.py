@@ -22,8 +22,6 @@ from plesio.policies.adaptive.system.setting import SYNCHRONOUS
 from plesio.policies.policy import Director, Policy, UpdateKind
 from plesio.policies.steered import SteeredPolicy
 
-__all__ = ["Adaptive"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(Options, SteeredPolicy):

@@ -7,8 +7,6 @@ They stand in `Decision.inputs`, which are numbers by name: ``local_sgd:8.step_s
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-__all__ = ["ComparedSetting", "TrialEnd", "compared_in", "trial_end_in"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSetting:

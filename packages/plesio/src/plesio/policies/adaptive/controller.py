@@ -24,8 +24,6 @@ from plesio.policies.events import Reviewed
 from plesio.policies.policy import Decision, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
 
-__all__ = ["Controller"]
-
 FIRST_INTERVAL = 4
 """Least number of steps between two reviews: half of the steps so far is less at the beginning."""
 MOST_RESTORES = 3

@@ -31,8 +31,6 @@ from dataclasses import dataclass
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.trend import LEAST_NOISE, Point, boundary, scatter
 
-__all__ = ["Alarm", "Guard"]
-
 CHANCE = 0.001
 """Chance of a wrong alarm in a run, which costs more than a change taken back; each of two figures has half of it."""
 WINDOW, RECENT, FEW, SILENT = 24, 6, 3, 4

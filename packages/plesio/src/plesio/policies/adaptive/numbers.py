@@ -9,8 +9,6 @@ from typing import Annotated
 from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1, PROPER_SHARE, Within
 from plesio.policies.fields import check_policy
 
-__all__ = ["Numbers", "Options"]
-
 _SHARE_OR_0 = Within(0, 1, without="high")
 
 

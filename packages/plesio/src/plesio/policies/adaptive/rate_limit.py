@@ -13,8 +13,6 @@ import math
 
 import msgspec
 
-__all__ = ["RateLimit"]
-
 JUMP = 2.5
 """Multiple of the highest rate so far to which one step may raise it."""
 _KNOWN_AFTER = 16

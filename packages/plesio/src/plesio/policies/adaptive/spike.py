@@ -25,8 +25,6 @@ import statistics
 
 import msgspec
 
-__all__ = ["SpikeDetector"]
-
 JUMP, SHIFT = 2.0, 1.5
 """Distance above the largest value at which a single one is extraordinary; the same for medians of five."""
 _BLOCK = 16

@@ -10,8 +10,6 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-__all__ = ["Point", "Trial"]
-
 _MEDIAN = 0.6745
 LEAST_NOISE = 3e-3
 """Share of the loss; no mean over a review is known better."""

@@ -30,8 +30,6 @@ from plesio.policies.adaptive.numbers import Numbers
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.system.setting import Sent, Setting
 
-__all__ = ["Worth", "kind_of"]
-
 # All that follow were chosen by hand on development scenarios with one seed (docs/log.md, section 77; OWN_MOMENTUM in
 # section 80), but for COARSE (a ratio of errors) and SETTLED (section 102). No table shows how much each matters.
 ROUNDED, COARSE, LOW_RANK = 0.005, 0.06, 0.08

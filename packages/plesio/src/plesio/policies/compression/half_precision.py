@@ -5,8 +5,6 @@ from typing import ClassVar, Literal
 
 from plesio.policies.compression.stage import Collective, Lossy, Shapes, num_elements
 
-__all__ = ["HalfPrecision"]
-
 _ROUNDOFF = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 
 

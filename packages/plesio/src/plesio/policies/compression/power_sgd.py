@@ -8,8 +8,6 @@ from typing import Annotated, ClassVar
 from plesio.core.within import AT_LEAST_1
 from plesio.policies.compression.stage import FLOAT_BITS, FLOAT_BYTES, Collective, Lossy, Shapes
 
-__all__ = ["PowerSgd"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSgd(Lossy):

@@ -14,8 +14,6 @@ from typing import Annotated, ClassVar, Literal
 
 from plesio.policies.compression.stage import FLOAT_BITS, Shapes, SummedByParts, num_elements
 
-__all__ = ["Qsgd"]
-
 _BUCKETS = {4: 128, 8: 512}
 
 

@@ -26,8 +26,6 @@ from plesio.policies.compression.stage import (
 )
 from plesio.policies.compression.two_bits import TwoBits
 
-__all__ = ["CHUNK", "RandomK", "TopK", "elias_fano_low_bits", "place_bits"]
-
 CHUNK = 4096
 """Numbers of a chunk where none is named."""
 

@@ -20,8 +20,6 @@ from plesio.policies.compression.stage import Compression, NoCompression
 from plesio.policies.compression.two_bits import TwoBits
 from plesio.policies.fields import whole
 
-__all__ = ["parse_compression"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:

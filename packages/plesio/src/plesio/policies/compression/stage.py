@@ -10,20 +10,6 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import ABOVE_0
 from plesio.policies.fields import check_policy
 
-__all__ = [
-    "FLOAT_BITS",
-    "FLOAT_BYTES",
-    "NO_COMPRESSION",
-    "Collective",
-    "Compression",
-    "Lossy",
-    "NoCompression",
-    "Shapes",
-    "SummedByParts",
-    "num_elements",
-    "write_number",
-]
-
 Shapes = int | Sequence[Sequence[int]]
 """Shapes of the tensors that lie one after the other in a flat one, or the number of its elements."""
 FLOAT_BYTES = 4

@@ -14,8 +14,6 @@ from typing import ClassVar
 
 from plesio.policies.compression.stage import FLOAT_BITS, Shapes, SummedByParts, num_elements
 
-__all__ = ["TwoBits"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoBits(SummedByParts):

@@ -26,8 +26,6 @@ from dataclasses import dataclass, replace
 
 from plesio.policies.grid.setting import GridSetting
 
-__all__ = ["Action", "Backward", "BeginMixing", "EndMixing", "Forward", "StageMachine", "StageState", "Update"]
-
 
 @dataclass(frozen=True, slots=True)
 class Forward:

@@ -15,17 +15,6 @@ from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.compression import NO_COMPRESSION, Compression, parse_compression
 from plesio.policies.spec import parse_policy
 
-__all__ = [
-    "GRID_HELP",
-    "GRID_OPTIONS",
-    "SCHEDULES",
-    "GridSetting",
-    "ScheduleName",
-    "Weights",
-    "canonical_spec",
-    "is_grid",
-]
-
 ScheduleName = Literal["decoupled", "gpipe", "1f1b", "2bw"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Weights = Literal["stash", "recompute"]

@@ -25,9 +25,6 @@ from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.quiescent_point import STAND, QuiescentPoint
 from plesio.runtime.worker.registered import Registered
 
-__all__ = ["ResumedCheckpoint", "WorkerCheckpoints", "find"]
-
-
 _log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ import msgspec
 from plesio.core.errors import DataError
 from plesio.runtime.checkpoints.folder import MANIFEST, Folder, Manifest, faults, read_manifest
 
-__all__ = ["CatalogueEntry", "catalogue", "newest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:

@@ -22,8 +22,6 @@ import msgspec
 
 from plesio.core.errors import ConfigError
 
-__all__ = ["FolderClaim"]
-
 _log = logging.getLogger(__name__)
 
 _NAME = ".lock"

@@ -40,21 +40,6 @@ from plesio.protocol.plans import PlanFigures, Remainder
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = [
-    "MANIFEST",
-    "SCHEMA_VERSION",
-    "Folder",
-    "HashedFile",
-    "Manifest",
-    "OptimizerRecord",
-    "WrittenFile",
-    "faults",
-    "flush",
-    "read_manifest",
-    "seal",
-    "written",
-]
-
 SCHEMA_VERSION = 4
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""

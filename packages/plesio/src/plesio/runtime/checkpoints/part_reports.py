@@ -12,17 +12,6 @@ from plesio.protocol.figures import Report
 from plesio.runtime.checkpoints.folder import Folder, HashedFile, WrittenFile
 from plesio.runtime.worker.island import Island
 
-__all__ = [
-    "AWAIT_S",
-    "FAILED_AWAIT_S",
-    "FilePlace",
-    "PartReport",
-    "Seat",
-    "await_reports",
-    "could_not_be_written",
-    "write_report",
-]
-
 AWAIT_S = 600.0
 """How long the leading worker waits for what the others write."""
 FAILED_AWAIT_S = 2.0

@@ -25,8 +25,6 @@ from torch.distributed.checkpoint.utils import _create_file_view
 
 from plesio.core.errors import DataError
 
-__all__ = ["Place", "StateDict", "check", "plain", "read", "shapes"]
-
 StateDict = dict[str, Any]
 Place = Callable[[Sequence[Any], torch.Tensor], torch.Tensor]
 """Makes what is kept of a tensor, given the keys that lead to it and all of it."""

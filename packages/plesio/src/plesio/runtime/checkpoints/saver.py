@@ -20,8 +20,6 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.quiescent_point import STAND, QuiescentPoint
 from plesio.runtime.worker.registered import Registered, Stateful
 
-__all__ = ["CheckpointSaver"]
-
 
 @dataclass(slots=True, kw_only=True)
 class CheckpointSaver:

@@ -12,8 +12,6 @@ from plesio.core.files import make_writable
 from plesio.core.within import AT_LEAST_1
 from plesio.runtime.checkpoints.folder import MANIFEST
 
-__all__ = ["CheckpointSetting", "parse_every"]
-
 VARIABLE = "PLESIO_CHECKPOINT"
 """Names the folder; with ``_EVERY``, ``_KEEP`` and ``_RESUME`` the rest."""
 _UNITS = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}

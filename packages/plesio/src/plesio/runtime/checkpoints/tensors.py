@@ -42,8 +42,6 @@ from plesio.runtime.checkpoints.reading import Place, StateDict
 from plesio.runtime.worker.exchange.local_part import box_held, local_part, part_placed, placed_like
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Share", "check_model", "load", "load_optimizer_state", "placing", "state_of"]
-
 
 def state_of(replica: Replica) -> StateDict:
     """Return the replica's parameters, buffers and optimizer state, by torch's names; the tensors are its own."""

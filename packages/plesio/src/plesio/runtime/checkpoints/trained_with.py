@@ -14,8 +14,6 @@ from plesio.core.exact import own_numbers
 from plesio.runtime.checkpoints.folder import OptimizerRecord
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["changes", "check_plain", "records"]
-
 _ANEW = "or begin anew (resume=no, or another folder)"
 _ASIDE = ("params", "param_names", "foreach", "fused", "capturable", "initial_lr")
 """How a step is computed, and what belongs to schedulers."""

@@ -18,8 +18,6 @@ from plesio.runtime.checkpoints.tensors import load_optimizer_state, state_of
 from plesio.runtime.worker.exchange.local_part import part_kept
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["name_of", "own_state", "random_states", "read", "set_random_states", "take_own_state", "write"]
-
 
 def name_of(seat: Seat | int) -> str:
     return f"worker-{seat}.pt"

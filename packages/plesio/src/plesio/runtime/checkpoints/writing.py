@@ -39,8 +39,6 @@ from plesio.runtime.checkpoints.setting import CheckpointSetting
 from plesio.runtime.checkpoints.tensors import Share
 from plesio.runtime.worker.callbacks import Callbacks, CheckpointWritten
 
-__all__ = ["CheckpointPart", "Writer"]
-
 NICENESS = 5
 CLOSING_AWAIT_S, CLOSING_TIMES = 10.0, 5.0
 """At the run's end others may take this much longer to write, and so many times as long, as this worker."""

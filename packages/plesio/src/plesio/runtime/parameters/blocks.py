@@ -18,8 +18,6 @@ from typing import Self
 
 import torch
 
-__all__ = ["TensorBlock"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorBlock:

@@ -22,8 +22,6 @@ import torch
 from plesio.core.errors import ExchangeError
 from plesio.protocol.bulk import SliceRow
 
-__all__ = ["ALIGNMENT", "Slice", "SliceLayout", "TensorKind", "slices_of", "view_packed", "write_slice"]
-
 ALIGNMENT = 64
 
 TensorKind = Literal["parameter", "buffer", "still"]

@@ -9,8 +9,6 @@ from plesio.core.errors import ExchangeError
 from plesio.protocol.bulk import OptimizerSpec
 from plesio.runtime.parameters.optimizers import parts_of
 
-__all__ = ["SUPPORTED_OPTIMIZERS", "accumulates", "group_options", "normalises", "optimizer_spec", "runs_on_servers"]
-
 SUPPORTED_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     optimizer.__name__: optimizer
     for optimizer in (

@@ -17,8 +17,6 @@ import torch
 from plesio.protocol.bulk import Table
 from plesio.runtime.parameters.layout import Slice, view_packed, write_slice
 
-__all__ = ["Piece", "dtype_named", "read_state", "write_state"]
-
 Piece = tuple[torch.Tensor, Slice]
 """A parameter, and which of its elements."""
 Local = Callable[[torch.Tensor], torch.Tensor]

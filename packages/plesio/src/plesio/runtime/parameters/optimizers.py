@@ -14,8 +14,6 @@ from torch.utils.hooks import RemovableHandle
 from plesio.core.errors import TaskError
 from plesio.core.units import listed
 
-__all__ = ["Optimizers", "as_one", "kind_of", "parts_of"]
-
 
 class _States(MutableMapping[torch.Tensor, Any]):
     """State of each parameter in the optimizer that holds it; made on demand, as theirs are."""

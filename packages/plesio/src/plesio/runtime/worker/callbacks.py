@@ -13,8 +13,6 @@ from typing import Any
 from plesio.core.errors import ConfigError, nearest
 from plesio.policies import Policy
 
-__all__ = ["EVENTS", "Callbacks", "CheckpointWritten", "MembersChanged", "Transition"]
-
 EVENTS = ("on_step", "on_evaluation", "on_transition", "on_members", "on_checkpoint", "on_close")
 """Methods of an object that are called with the event."""
 _BEGIN = "on_begin"

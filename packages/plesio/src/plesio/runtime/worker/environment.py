@@ -20,23 +20,6 @@ from plesio.core.errors import ConfigError, PolicySpecError
 from plesio.core.units import listed, named
 from plesio.policies import Policy, parse_policy
 
-__all__ = [
-    "BEGUN_KEY",
-    "CURRENT_JOB",
-    "ENDED_KEY",
-    "FINISHED_WITHOUT_KEY",
-    "GRID_VARIABLE",
-    "ISLAND_VARIABLE",
-    "NAME_KEY",
-    "POLICY_VARIABLE",
-    "REPLICAS_VARIABLE",
-    "IslandPlace",
-    "WorkerPlace",
-    "island_sizes",
-    "late_island",
-    "launcher_policy",
-]
-
 POLICY_VARIABLE = "PLESIO_POLICY"
 """A policy's text, where a program does not set it: launchers set it."""
 REPLICAS_VARIABLE = "PLESIO_REPLICAS"

@@ -23,8 +23,6 @@ from plesio.runtime.worker.meter import Meter, number_of
 from plesio.runtime.worker.sharing import Sharing
 from plesio.runtime.worker.world import World
 
-__all__ = ["Evaluator", "Goals", "Judge", "Metric", "evaluation_mode"]
-
 Metric = Callable[[], Any]
 """Gives a number, or a mapping of numbers by name."""
 

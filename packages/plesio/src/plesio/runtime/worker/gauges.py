@@ -6,8 +6,6 @@ from plesio.runtime.worker.memory import CudaMemory, ProcessMemory
 from plesio.runtime.worker.memory_gauge import MemoryGauge
 from plesio.runtime.worker.utilisation import HostCounters, UtilisationGauge
 
-__all__ = ["Gauges"]
-
 
 class Gauges(MemoryGauge):
     """The gauges of one worker, for one session."""

@@ -28,8 +28,6 @@ from plesio.runtime.worker.quiescent_point import QuiescentPoint
 from plesio.runtime.worker.registered import Registered, Stateful
 from plesio.runtime.worker.schedules import Schedules
 
-__all__ = ["Handover", "packed", "unpacked"]
-
 
 def packed(values: dict[str, Any]) -> bytes:
     """Pack plain values and tensors into bytes; ConfigError if there is something else in them."""

@@ -26,8 +26,6 @@ from plesio.runtime.transport.sockets import can_connect
 from plesio.runtime.worker.environment import IslandPlace
 from plesio.runtime.worker.meter import Meter
 
-__all__ = ["HeartbeatSender"]
-
 BEATS_PER_LEASE = 5
 LONGEST_INTERVAL_S = 1.0
 REACH_S = 5.0

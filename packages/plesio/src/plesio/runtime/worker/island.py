@@ -22,8 +22,6 @@ from plesio.core.errors import TaskError
 from plesio.core.results import Found
 from plesio.runtime.worker.exchange.group import CutOffError, Group, TorchGroup, Work, broadcast_metric, broadcast_text
 
-__all__ = ["BrokenIslandError", "Island", "Rail", "together"]
-
 T = TypeVar("T")
 
 

@@ -25,8 +25,6 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.peer_watch import Watch
 from plesio.runtime.worker.rack_choice import RackChoice, RackWish
 
-__all__ = ["Ambient", "Board", "Chosen", "JobHandle", "JobStart", "Pulse", "ambient", "within"]
-
 
 class Board(Protocol):
     """Notes by key that all workers of a job can read, those that join it late among them; each stays as posted."""

@@ -16,8 +16,6 @@ from plesio.protocol.plans import Block, Remainder, Span, cut
 from plesio.runtime.worker.order import Order
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["BatchSource", "BlockSource", "Fed", "Given", "LeasedBatches", "SynchronousBatches", "shard"]
-
 
 class BatchSource(Protocol):
     """The source of a worker's next samples."""

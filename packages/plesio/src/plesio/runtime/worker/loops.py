@@ -26,8 +26,6 @@ from plesio.runtime.worker.step_times import BetweenSteps
 from plesio.runtime.worker.stream import Stream, check_stream, is_stream
 from plesio.runtime.worker.world import World
 
-__all__ = ["LoaderShard", "Loops", "num_samples"]
-
 T = TypeVar("T")
 
 _LEFT_OUT = (

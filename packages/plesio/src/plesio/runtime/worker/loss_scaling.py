@@ -30,8 +30,6 @@ from plesio.core.errors import ConfigError
 from plesio.runtime.worker.exchange.group import Group
 from plesio.runtime.worker.objects import objects_of
 
-__all__ = ["LossScaler", "given_scaler", "stray_scaler"]
-
 _TWICE = "leave out {call}: session.step(loss) steps the optimizer and updates the scaler that plesio.join was given"
 
 

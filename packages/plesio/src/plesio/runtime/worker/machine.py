@@ -12,8 +12,6 @@ import torch
 
 from plesio.core.results import Environment
 
-__all__ = ["environment"]
-
 
 @functools.cache
 def environment() -> Environment:

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import psutil
 import torch
 
-__all__ = ["CudaMemory", "Heap", "MemoryReadings", "ProcessMemory"]
-
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _RESET_PEAK = "5"
 """The value that makes the kernel forget the peak (proc(5))."""

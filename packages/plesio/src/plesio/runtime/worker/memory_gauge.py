@@ -27,8 +27,6 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.memory import MemoryReadings
 from plesio.runtime.worker.own_hook import OwnHook
 
-__all__ = ["MemoryGauge", "local_bytes"]
-
 MOST_MARKED = 16
 """Parameters whose gradients are moments of backward at which memory is read."""
 

@@ -23,8 +23,6 @@ from plesio.protocol.figures import Alike, Report, Within
 from plesio.runtime.worker.callbacks import Callbacks
 from plesio.runtime.worker.gauges import Gauges
 
-__all__ = ["History", "Meter", "WorkerTimeline", "number_of"]
-
 
 class History:
     """The lists of all reports so far, in 40 bytes a step, kept in case the server is lost and its records with it."""

@@ -27,8 +27,6 @@ from plesio.runtime.worker.exchange.exchange import StepProgress
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["Sketch", "StepMonitor", "WorkerTraits"]
-
 SIGNS_SEED = 20_261
 SKETCH = 64
 """Numbers in a sketch of a gradient."""

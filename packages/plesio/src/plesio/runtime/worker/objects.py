@@ -3,8 +3,6 @@
 import gc
 from typing import TypeVar
 
-__all__ = ["objects_of"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from plesio.runtime.worker.own_hook import OwnHook
 from plesio.runtime.worker.step_times import StepClock, StepTimes
 from plesio.runtime.worker.world import SessionParts
 
-__all__ = ["OneReplica", "SharedModel"]
-
 
 class OneReplica:
     """Warns when the model's state is taken, when it is copied, and when it is evaluated outside of an evaluation.

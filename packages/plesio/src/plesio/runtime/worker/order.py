@@ -33,8 +33,6 @@ from plesio.core.errors import DataError
 from plesio.protocol.plans import PlanFigures, Span
 from plesio.runtime.coordinator.leases import epoch_order
 
-__all__ = ["Order", "begun_anew", "subset_digest"]
-
 Positions: TypeAlias = "NDArray[np.int64] | list[Any]"
 
 _KEPT_EPOCHS = 4

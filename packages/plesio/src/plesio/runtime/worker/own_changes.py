@@ -19,8 +19,6 @@ from torch.optim import Optimizer
 from plesio.core.errors import TaskError
 from plesio.policies import Policy
 
-__all__ = ["OwnChanges"]
-
 _INSTEAD = (
     "train under plain bsp or local_sgd, whose workers step by themselves; load states before plesio.join, or by "
     "session.load_state_dict"

@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OwnHook"]
-
 
 class OwnHook:
     """Calls ``action`` as a hook, and ``on_copy`` when the model is copied or pickled.

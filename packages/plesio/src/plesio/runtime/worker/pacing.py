@@ -14,8 +14,6 @@ from plesio.core.clock import Clock, MonotonicClock
 from plesio.core.within import ABOVE_0, AT_LEAST_0, SEED
 from plesio.cost.step_time import RackSlowdowns, StepTime
 
-__all__ = ["Overruns", "Pacer"]
-
 
 @dataclass(slots=True)
 class Overruns:

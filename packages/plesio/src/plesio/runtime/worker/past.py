@@ -13,8 +13,6 @@ from typing import Any
 from plesio.core.results import Found
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 
-__all__ = ["WorkerPast"]
-
 
 class WorkerPast:
     """The past of one worker.

@@ -17,8 +17,6 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from plesio.runtime.coordinator.members import lease_s
 
-__all__ = ["PeerWatch", "Watch"]
-
 _BEATS_PER_LEASE = 5
 _LONGEST_INTERVAL_S = 1.0
 _LEFT = -(2**62)

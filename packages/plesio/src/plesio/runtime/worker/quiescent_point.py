@@ -8,8 +8,6 @@ from plesio.protocol.plans import PlanFigures, Remainder
 from plesio.protocol.to_worker import Steering
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["STAND", "QuiescentPoint"]
-
 STAND = ("policy", "next_review", "next_clock", "shares", "keep", "own", "own_optimizer")
 """Fields of a point that a checkpoint has beside its manifest."""
 

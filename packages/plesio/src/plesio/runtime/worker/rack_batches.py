@@ -20,8 +20,6 @@ from plesio.protocol.plans import Block, PlanFigures, Span, cut
 from plesio.runtime.worker.exchange.group import Group, broadcast_text
 from plesio.runtime.worker.loading import BlockSource, LeasedBatches
 
-__all__ = ["Rack", "RackBatches", "RackBlocks", "figures_for_racks"]
-
 M = TypeVar("M", bound=Message)
 
 _NOTHING = -1

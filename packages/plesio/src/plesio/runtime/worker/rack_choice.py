@@ -20,8 +20,6 @@ from plesio.core.within import AT_LEAST_0
 from plesio.runtime.worker.environment import WorkerPlace
 from plesio.runtime.worker.exchange.host_racks import FEWEST_HOSTS, HostRacks
 
-__all__ = ["RackChoice", "RackWish", "Racks", "answer_of_first", "check_racks", "choose"]
-
 Racks = Literal["auto", "host"] | Sequence[Annotated[int, AT_LEAST_0]]
 
 

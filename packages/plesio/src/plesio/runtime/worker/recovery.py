@@ -49,8 +49,6 @@ from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.rounds import RoundRecords, Unfinished
 from plesio.runtime.worker.step_times import StepClock
 
-__all__ = ["Recovery", "Regroupable", "StopPoint"]
-
 
 class StopPoint:
     """The step at which a worker stops so that others can join: agreed on while all work, so no step is done twice.

@@ -19,8 +19,6 @@ from plesio.core.exact import KIND, decoded, encoded
 from plesio.protocol.to_worker import ServerState
 from plesio.runtime.worker.quiescent_point import QuiescentPoint
 
-__all__ = ["Keeper", "Registered", "Stateful", "check", "kept", "register", "restored"]
-
 _OF_TORCH = (torch.Size, torch.dtype, torch.device, torch.layout)
 """Are written as they are."""
 _LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr)

@@ -21,8 +21,6 @@ from plesio.core.errors import TaskError
 from plesio.runtime.parameters.optimizer_spec import group_options
 from plesio.runtime.worker.objects import objects_of
 
-__all__ = ["check_beginning", "check_layers", "check_model", "explain_backward", "left_out", "settings_of"]
-
 _WRAPPERS = (DistributedDataParallel, FullyShardedDataParallel, DataParallel)
 
 

@@ -22,8 +22,6 @@ from msgspec.structs import replace
 from plesio.protocol.plans import Remainder, Span, cut
 from plesio.runtime.coordinator.leases import round_sizes
 
-__all__ = ["Mark", "RoundRecords", "Unfinished", "divide"]
-
 
 def divide(total: int, shares: Sequence[float]) -> list[int]:
     """Divide ``total`` into whole parts, none empty, so that the largest part over its share is as small as can be.

@@ -28,8 +28,6 @@ from plesio.protocol.figures import Alike
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.objects import objects_of
 
-__all__ = ["RoundClock", "Scheduled", "Schedules", "has_scheduler"]
-
 _TELLING = 2
 """So many steps of one loop that each move a scheduler are no schedule by epochs."""
 _LENGTHS = ("T_max", "total_steps", "total_iters")

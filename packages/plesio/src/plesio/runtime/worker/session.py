@@ -36,8 +36,6 @@ from plesio.runtime.worker.step_times import BetweenSteps, StepClock, StepTimes
 from plesio.runtime.worker.whole_state import load_state, state_of_run
 from plesio.runtime.worker.world import SessionParts, World, ending_of
 
-__all__ = ["Session"]
-
 T = TypeVar("T")
 M = TypeVar("M", bound=float | Mapping[str, float])
 

@@ -17,8 +17,6 @@ from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.whole_state import load_optimizer
 
-__all__ = ["SessionOptimizer", "session_optimizer"]
-
 
 class SessionOptimizer(Optimizer):
     """Steps by the session: `step` exchanges, steps the optimizer and clears its gradients.

@@ -20,8 +20,6 @@ from plesio.runtime.worker.rack_batches import Rack, RackBatches, RackBlocks, fi
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.step_times import StepClock
 
-__all__ = ["ByLeases", "InRounds", "Leaser", "Leasing", "Sharing"]
-
 
 class Sharing(Protocol):
     """The source of a worker's samples, and the receivers of its metric."""

@@ -24,8 +24,6 @@ from plesio.runtime.worker.rack_batches import Rack, RackBatches
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Leaser, Leasing
 
-__all__ = ["StagedBatches", "StagedSharing", "Stages", "stage_stop"]
-
 
 class Stages(Leaser, Protocol):
     """The exchanges of a worker, one after another."""

@@ -22,8 +22,6 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.registered import Keeper
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["BetweenSteps", "StepClock", "StepTimes"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)

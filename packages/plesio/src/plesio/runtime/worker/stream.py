@@ -22,8 +22,6 @@ from plesio.core.errors import DataError
 from plesio.runtime.worker.order import begun_anew
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["Stream", "batch_digest", "check_stream", "is_stream"]
-
 _END = object()
 
 

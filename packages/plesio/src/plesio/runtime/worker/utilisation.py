@@ -18,8 +18,6 @@ import torch
 
 from plesio.core.results import Level, Utilisation
 
-__all__ = ["MOST_SAMPLES", "SAMPLE_S", "CounterReading", "HostCounters", "Sample", "UtilisationGauge"]
-
 SAMPLE_S = 0.5
 MOST_SAMPLES = 256
 

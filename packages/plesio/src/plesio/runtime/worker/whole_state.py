@@ -10,8 +10,6 @@ from plesio.core.arguments import checked
 from plesio.core.errors import ConfigError, DataError
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["load_optimizer", "load_state", "state_of_run"]
-
 SCHEMA_VERSION = 1
 _UNSUITABLE = (KeyError, RuntimeError, ValueError, TypeError)
 """Raised by torch's objects, given a state that is not theirs."""

@@ -14,8 +14,6 @@ from plesio.runtime.worker.recovery import Recovery
 from plesio.runtime.worker.rounds import RoundRecords
 from plesio.runtime.worker.sharing import Sharing
 
-__all__ = ["SessionParts", "World", "ending_of"]
-
 
 class World(Protocol):
     """The surroundings of a session: the other workers, and the keeper of the run's records."""

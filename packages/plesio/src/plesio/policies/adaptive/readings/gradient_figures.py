@@ -35,8 +35,6 @@ from dataclasses import dataclass
 
 from plesio.policies.adaptive.readings.reading import GradientFigures
 
-__all__ = ["GradientSample", "gradient_figures"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSample:

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["GradientFigures", "Reading"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientFigures:

@@ -8,8 +8,6 @@ from plesio.policies.adaptive.readings.gradient_figures import GradientSample, g
 from plesio.policies.adaptive.readings.reading import GradientFigures, Reading
 from plesio.policies.events import Reviewed
 
-__all__ = ["GradientPairs", "Movement", "put_together"]
-
 _USUAL_STEPS = 16
 """Steps between two reviews to which speeds are converted."""
 

@@ -17,8 +17,6 @@ from typing import Literal
 from plesio.policies.adaptive.system.setting import COARSE_SHARE, ROUNDED_SHARE, Sent
 from plesio.policies.events import Reviewed
 
-__all__ = ["Kind", "SentBytes"]
-
 Kind = Literal["gradients", "parameters", "store"]
 """Kind of exchange: of gradients (every step), of parameters (now and then), or with the store."""
 

@@ -25,20 +25,6 @@ from plesio.policies.local_sgd import LocalSGD
 from plesio.policies.policy import MomentsKind
 from plesio.policies.ssp import SSP
 
-__all__ = [
-    "COARSE_SHARE",
-    "COARSE_STEPS",
-    "IN_LOW_RANK",
-    "ON_THE_STORE",
-    "RACKS_ON_THE_STORE",
-    "ROUNDED_SHARE",
-    "SYNCHRONOUS",
-    "Sent",
-    "Setting",
-    "ladder",
-    "settings_by_racks",
-]
-
 
 def step_sizes(period: int, *, memory: float) -> tuple[float, float]:
     """Return inner rate and momentum of local SGD.

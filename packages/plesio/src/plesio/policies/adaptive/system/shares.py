@@ -15,8 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["shares_by_pace", "to_equal_shares", "with_shares"]
-
 SIGNIFICANCE = 4.0
 """Standard errors from the median beyond which a worker keeps its own pace."""
 SMALLEST_SHARE = 0.02

@@ -54,8 +54,6 @@ from plesio.policies.adaptive.system.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import MomentsKind
 
-__all__ = ["SettingTimes"]
-
 MEMORY = 32
 """Steps of each worker that are remembered; of as many, rare stalls are some."""
 LARGEST_PERIOD = 32

@@ -48,8 +48,6 @@ from plesio.policies.adaptive.system.transfers import with_store_s
 from plesio.policies.adaptive.system.what_if import predict_steps_s
 from plesio.policies.events import Reviewed
 
-__all__ = ["RackTransfers", "WorkerRacks", "begun_under_this_setting"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerRacks:

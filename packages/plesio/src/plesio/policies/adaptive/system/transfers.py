@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from plesio.policies.events import Reviewed
 
-__all__ = ["each_step_s", "now_and_then_s", "with_store_s"]
-
 
 def each_step_s(reviews: Mapping[int, Reviewed]) -> list[float]:
     """Return the transfer of each step that ends in an exchange: the shortest time that a worker was blocked."""

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from plesio.policies.adaptive.system.setting import Setting
 
-__all__ = ["predict_step_s", "predict_steps_s"]
-
 
 def predict_steps_s(
     compute_s: NDArray[np.float64], *, transfer_s: Callable[[Setting], float], settings: Sequence[Setting]

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from plesio.policies.compression import HalfPrecision
 
-__all__ = ["Codec", "HalfPrecisionCodec", "generator_of"]
-
 
 class Codec(ABC):
     """Turns flat updates of one length into payloads, and adds payloads up.

@@ -6,8 +6,6 @@ from torch import Tensor
 from plesio.policies.compression import Qsgd
 from plesio.runtime.parameters.codecs.codec import Codec, generator_of
 
-__all__ = ["QsgdCodec"]
-
 _STREAM = 2
 _ZERO = 1e-30
 """A bucket whose largest magnitude is no larger is sent as zeros: the reciprocal of its scale would overflow."""

@@ -6,8 +6,6 @@ from torch import Tensor
 from plesio.policies.compression import RandomK
 from plesio.runtime.parameters.codecs.codec import Codec, generator_of
 
-__all__ = ["RandomKCodec"]
-
 _STREAM = 1
 """In the key of the generator, so that its numbers are not those of another codec."""
 

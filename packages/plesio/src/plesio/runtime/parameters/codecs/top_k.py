@@ -11,8 +11,6 @@ from plesio.policies.compression import TopK, TwoBits, elias_fano_low_bits, plac
 from plesio.runtime.parameters.codecs.codec import Codec
 from plesio.runtime.parameters.codecs.two_bits import TwoBitsCodec
 
-__all__ = ["TopKCodec", "pack_bits", "pack_places", "unpack_bits", "unpack_places"]
-
 
 def pack_bits(bits: Tensor) -> Tensor:
     """Pack n bits (a uint8 tensor of zeros and ones) into bytes [⌈n/8⌉], the first the lowest of its byte; zero-padded.

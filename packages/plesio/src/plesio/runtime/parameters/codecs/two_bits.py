@@ -6,8 +6,6 @@ from torch import Tensor
 from plesio.policies.compression import TwoBits
 from plesio.runtime.parameters.codecs.codec import Codec
 
-__all__ = ["TwoBitsCodec"]
-
 _LARGE = 2
 """The bit of a large number; the lowest bit is that of a negative one."""
 

@@ -24,8 +24,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from plesio.policies import TorchHook
 from plesio.policies.compression import Compression, HalfPrecision
 
-__all__ = ["CommHook", "ddp_comm_hook", "torch_comm_hook"]
-
 CommHook = Callable[[dist.ProcessGroup, Any], torch.futures.Future[torch.Tensor]]
 """A hook of the form that ``DistributedDataParallel.register_comm_hook(process_group, hook)`` takes."""
 

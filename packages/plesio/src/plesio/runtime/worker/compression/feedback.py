@@ -16,8 +16,6 @@ and never silently dropped.
 import torch
 from torch import Tensor
 
-__all__ = ["ErrorFeedback"]
-
 
 class ErrorFeedback:
     """One rank's residual.

@@ -18,18 +18,6 @@ from plesio.runtime.parameters.codecs.codec import Codec
 from plesio.runtime.worker.compression.power_sgd import Factoring
 from plesio.runtime.worker.exchange.group import Gathering, Group, Work
 
-__all__ = [
-    "CountedGroup",
-    "ExchangeOutcome",
-    "FactoredMean",
-    "FullMean",
-    "Mean",
-    "PendingMean",
-    "ScatteredMean",
-    "Transfer",
-    "WholeMean",
-]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from plesio.policies.compression import PowerSgd, num_elements
 from plesio.runtime.parameters.codecs.codec import generator_of
 from plesio.runtime.worker.exchange.replica import all_finite
 
-__all__ = ["Factoring"]
-
 _STREAM = 3
 
 

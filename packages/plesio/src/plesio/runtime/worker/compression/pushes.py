@@ -21,8 +21,6 @@ from plesio.runtime.worker.compression.feedback import ErrorFeedback
 from plesio.runtime.worker.compression.reducer import CompressionFigures, Flush
 from plesio.runtime.worker.exchange.replica import all_finite
 
-__all__ = ["CompressedPushes", "PushParts"]
-
 
 @dataclass(frozen=True, slots=True)
 class PushParts:

@@ -8,8 +8,6 @@ from plesio.runtime.worker.compression.reducer import CompressedReducer
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = ["CompressionRecords"]
-
 _WHOLE_BITS = 6
 """Bits of the number of exchanges up to which each is recorded; from there on half as many with each bit."""
 

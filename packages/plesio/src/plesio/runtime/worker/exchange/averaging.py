@@ -44,8 +44,6 @@ from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.exchange.replica_mean import DeltaMean, JoinedReducers, Named, ParameterMean, ReplicaMean
 
-__all__ = ["AveragingExchange", "DeltaAveraging", "ReducerMaker"]
-
 ReducerMaker = Callable[[Sequence[torch.Size]], CompressedReducer | RackReducer]
 """Makes what compresses flat deltas of tensors of these shapes."""
 

@@ -42,8 +42,6 @@ from plesio.runtime.worker.exchange.synchronous import ReducingExchange, Synchro
 from plesio.runtime.worker.island import Island, Rail, together
 from plesio.runtime.worker.rack_batches import Rack
 
-__all__ = ["CollectiveExchanges", "StageExchange"]
-
 StageExchange = StoreExchange | RackStoreExchange
 """On the store: a worker's by itself, or as one of a rack."""
 

@@ -33,8 +33,6 @@ from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.sections import check_sections, sections_of
 from plesio.runtime.worker.exchange.wrapping import Wrapping, without_views
 
-__all__ = ["CutReplica", "Plain"]
-
 Plain = Mapping[str, Mapping[str, Any]]
 """By parameter, what the optimizer remembers that is not cut."""
 

@@ -54,8 +54,6 @@ from plesio.runtime.worker.exchange.synchronous import ReducingExchange
 from plesio.runtime.worker.loss_scaling import LossScaler
 from plesio.runtime.worker.own_hook import OwnHook
 
-__all__ = ["DdpExchange"]
-
 Unused = Literal["none", "found", "told", "beside"]
 """Parameters that forward passes leave out: there are none, or the loss uses all of them; this first step has found
 some; DDP is told to look for them; the loss uses some of them, and DDP averages nothing."""

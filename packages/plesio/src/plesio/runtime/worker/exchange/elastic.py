@@ -11,8 +11,6 @@ from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldStep
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.rounds import RoundRecords
 
-__all__ = ["ElasticExchange"]
-
 
 class ElasticExchange(CollectiveExchange):
     """Does what the exchange of the present group does; ``late``: this worker has yet to join the others."""

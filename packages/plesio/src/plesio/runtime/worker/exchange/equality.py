@@ -19,8 +19,6 @@ from plesio.runtime.worker.exchange.group import Group, LiveGroup, TorchGroup
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.island import together
 
-__all__ = ["Equality"]
-
 ROUNDING = 1e-3
 """Relative difference of a parameter that rounding on unlike processors stays below and a lost step exceeds."""
 RATE_ROUNDING = 1e-9

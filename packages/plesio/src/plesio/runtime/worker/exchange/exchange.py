@@ -11,19 +11,6 @@ from plesio.runtime.worker.exchange.group import CutOffError, Group
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = [
-    "CollectiveExchange",
-    "Exchange",
-    "Gauge",
-    "HeldSteps",
-    "LocalExchange",
-    "NoGroup",
-    "Participant",
-    "SharedState",
-    "SnapshotTaker",
-    "StepProgress",
-]
-
 
 class StepProgress(NamedTuple):
     """How far training is when a step ends.

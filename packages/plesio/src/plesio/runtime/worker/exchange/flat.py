@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["by_dtype", "flat_of", "parts_of", "write_parts"]
-
 
 def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Group the tensors by dtype, in an order that all ranks have."""

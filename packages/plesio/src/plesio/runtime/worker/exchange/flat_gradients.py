@@ -21,8 +21,6 @@ from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, parts_of
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["FlatGradients", "apply_late"]
-
 
 class FlatGradients:
     """Takes the gradients off a replica, and puts others on.

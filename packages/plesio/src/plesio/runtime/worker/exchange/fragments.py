@@ -11,8 +11,6 @@ from plesio.runtime.worker.compression.pushes import CompressedPushes
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.store_client import Present, StoreClient
 
-__all__ = ["StoreFragment", "check_fragments", "fragments_of", "store_fragments"]
-
 
 @dataclass(slots=True, kw_only=True)
 class StoreFragment:

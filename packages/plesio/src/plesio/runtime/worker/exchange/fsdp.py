@@ -25,8 +25,6 @@ from plesio.runtime.worker.exchange.replica import State, all_finite
 from plesio.runtime.worker.exchange.sharding import Sharding
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 
-__all__ = ["FsdpExchange"]
-
 
 class FsdpExchange(SynchronousExchange):
     """Bulk synchronous: FSDP2 averages the gradients of every step, and each rank steps its part.

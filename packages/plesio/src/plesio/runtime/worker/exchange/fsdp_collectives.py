@@ -37,8 +37,6 @@ from plesio.core.errors import ExchangeError
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = ["FsdpCollectives", "SumGroup"]
-
 # torch 2.13 deprecates the names that follow and older ones know no others.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)

@@ -37,8 +37,6 @@ from plesio.runtime.worker.exchange.flat_gradients import FlatGradients, apply_l
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 
-__all__ = ["GradientMeanExchange"]
-
 _Due = tuple[StepProgress, list[Tensor], list[Tensor]]
 """The step that a mean gradient is of, and the mean: a flat tensor for each dtype, and the sparse ones."""
 

@@ -26,22 +26,6 @@ import torch.distributed as dist
 
 from plesio.core.results import Found
 
-__all__ = [
-    "AwaitedGroup",
-    "CutOffError",
-    "Gathering",
-    "Group",
-    "LiveGroup",
-    "Summing",
-    "TorchGroup",
-    "Work",
-    "broadcast_bytes",
-    "broadcast_metric",
-    "broadcast_text",
-    "connect",
-    "takes_blame",
-]
-
 T = TypeVar("T")
 
 SPLIT_TIMEOUT = timedelta(seconds=10)

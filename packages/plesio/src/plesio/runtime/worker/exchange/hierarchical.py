@@ -17,8 +17,6 @@ from plesio.runtime.worker.exchange.averaging import AveragingExchange
 from plesio.runtime.worker.exchange.exchange import CollectiveExchange, HeldSteps, SharedState, StepProgress
 from plesio.runtime.worker.exchange.replica import State
 
-__all__ = ["HierarchicalExchange"]
-
 
 class HierarchicalExchange(CollectiveExchange):
     """Steps as one exchange has it and then merges and starts averagings as another has.

@@ -23,8 +23,6 @@ from plesio.cost.tournament import tournament
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.pair_link import FIRST_BYTES, PairLink
 
-__all__ = ["FEWEST_HOSTS", "HostRacks", "PairSpeed", "find_host_racks"]
-
 FEWEST_HOSTS = 4
 """A rack has two hosts at least, and one rack is none."""
 SEEDS = (None, 0)

@@ -21,8 +21,6 @@ from plesio.runtime.worker.exchange.replica_tensors import Described
 from plesio.runtime.worker.exchange.store_client import Present, StoreClient
 from plesio.runtime.worker.island import Island
 
-__all__ = ["IslandClient", "layout_for"]
-
 M = TypeVar("M", bound=Message)
 
 

@@ -29,8 +29,6 @@ from plesio.runtime.worker.exchange.local_part import block_of, local_part
 from plesio.runtime.worker.exchange.replica_tensors import ReplicaTensors
 from plesio.runtime.worker.island import Island
 
-__all__ = ["AlikeGradients", "Holders", "IslandLayout", "check_alike", "place_gradients"]
-
 _ROUNDING = 1e-4
 """Difference of two ranks' sums, relative to the largest sum, that rounding stays below."""
 

@@ -9,8 +9,6 @@ import torch.distributed as dist
 
 from plesio.runtime.worker.exchange.group import CutOffError, TorchGroup
 
-__all__ = ["Inbox", "Links", "PeerGoneError", "TorchLinks"]
-
 
 class PeerGoneError(CutOffError):
     """The worker at the other end is gone."""

@@ -10,8 +10,6 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from plesio.core.errors import TaskError
 from plesio.runtime.parameters.blocks import TensorBlock
 
-__all__ = ["block_of", "box_held", "box_of", "local_part", "part_kept", "part_placed", "placed_like", "whole_tensor"]
-
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return the part of ``tensor`` that is here, sharing its memory."""

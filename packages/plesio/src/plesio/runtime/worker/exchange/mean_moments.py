@@ -40,8 +40,6 @@ from torch.optim import Optimizer
 
 from plesio.runtime.worker.exchange.local_part import local_part
 
-__all__ = ["MeanMoments", "can_share_moments"]
-
 LEAST_KEPT, MOST_KEPT = 0.9, 0.95
 """κ, the share of the mean over time that a step keeps: its least and its most."""
 

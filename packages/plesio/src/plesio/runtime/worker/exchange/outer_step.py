@@ -36,8 +36,6 @@ from torch.optim import Optimizer
 
 from plesio.policies.outer_rule import OUTER_BETA2, OUTER_EPSILON, OuterRule
 
-__all__ = ["OuterStep", "outer_optimizer"]
-
 
 class OuterStep:
     """Turns mean progress into a step."""

@@ -13,8 +13,6 @@ import torch.distributed as dist
 
 from plesio.runtime.worker.exchange.group import TorchGroup
 
-__all__ = ["FIRST_BYTES", "MOST_BYTES", "REPEATS", "PairLink"]
-
 PINGS = 40
 WARM_UP = 5
 REPEATS = 3

@@ -18,8 +18,6 @@ from torch import Tensor
 from plesio.core.errors import WorkerLostError
 from plesio.runtime.worker.exchange.group import Group
 
-__all__ = ["Cut", "Giver", "Key", "RankPart", "gather", "givers_of"]
-
 Key = tuple[str, str]
 """A parameter's name, and what the optimizer remembers of it; an empty text for the parameter itself."""
 

@@ -21,8 +21,6 @@ from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import TorchGroup
 from plesio.runtime.worker.exchange.replica import State
 
-__all__ = ["PostLocalExchange"]
-
 
 class PostLocalExchange(DdpExchange):
     """Gradients are averaged for a while, then parameters now and then."""

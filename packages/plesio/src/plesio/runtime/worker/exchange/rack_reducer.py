@@ -21,8 +21,6 @@ from plesio.policies.compression import Compression, num_elements
 from plesio.runtime.worker.compression import CompressedReducer, CompressionFigures, Flush, PendingMean
 from plesio.runtime.worker.exchange.racks import BetweenRacks
 
-__all__ = ["RackReducer"]
-
 
 class RackReducer:
     """Makes means over all ranks of flat tensors that are equal on the ranks of a rack; one exchange at a time.

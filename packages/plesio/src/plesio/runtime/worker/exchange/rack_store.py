@@ -24,8 +24,6 @@ from plesio.runtime.worker.exchange.store import StoreAnswer, StoreExchange
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = ["RackStoreExchange"]
-
 
 class RackStoreExchange(Exchange):
     """Averages gradients in the rack, and exchanges with the store by way of the rack's leader.

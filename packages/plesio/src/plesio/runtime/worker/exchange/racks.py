@@ -34,8 +34,6 @@ from plesio.cost.link import Link
 from plesio.runtime.worker.exchange.group import Group, LiveGroup, Work
 from plesio.runtime.worker.exchange.host_racks import HostRacks
 
-__all__ = ["OFF_BY", "SHORTEST_S", "WINDOW", "BetweenRacks", "RackWatch", "Racks"]
-
 OFF_BY = 3.0
 WINDOW = 8
 SHORTEST_S = 0.02

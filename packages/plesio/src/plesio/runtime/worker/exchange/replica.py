@@ -25,17 +25,6 @@ from plesio.runtime.worker.replica_checks import check_model
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
-__all__ = [
-    "Cutter",
-    "GradientBuckets",
-    "Holder",
-    "Replica",
-    "State",
-    "all_finite",
-    "makes_sparse_gradients",
-    "parameters_sha256",
-]
-
 State = dict[str, torch.Tensor]
 """Tensors by name: parameters and buffers, detached, on the CPU."""
 

@@ -39,8 +39,6 @@ from plesio.runtime.worker.exchange.outer_step import OuterStep
 from plesio.runtime.worker.exchange.rack_reducer import RackReducer
 from plesio.runtime.worker.exchange.replica import all_finite
 
-__all__ = ["DeltaMean", "JoinedReducers", "Named", "ParameterMean", "ReplicaMean"]
-
 Named = tuple[str, Tensor]
 Met = Callable[[Sequence[Named], Tensor], None]
 

@@ -10,8 +10,6 @@ from plesio.runtime.parameters.layout import TensorKind
 from plesio.runtime.worker.exchange.local_part import block_of
 from plesio.runtime.worker.island import Island
 
-__all__ = ["Described", "ReplicaTensors"]
-
 Described = tuple[str, torch.Tensor, TensorKind, int]
 """Name, tensor, kind and parameter group, as `Layout.of` takes them."""
 

@@ -19,8 +19,6 @@ from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.monitor import StepMonitor
 from plesio.runtime.worker.rack_batches import Rack
 
-__all__ = ["ReviewReporter", "ServerSteering"]
-
 
 class ServerSteering:
     """A worker's reports about itself, and its instructions.

@@ -14,8 +14,6 @@ from torch import nn
 from plesio.core.errors import TaskError
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Section", "check_sections", "sections_of"]
-
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 

@@ -20,8 +20,6 @@ from plesio.runtime.worker.exchange.flat import flat_of, write_parts
 from plesio.runtime.worker.exchange.sections import Section, check_sections, sections_of
 from plesio.runtime.worker.exchange.synchronous import SynchronousExchange
 
-__all__ = ["ShardedMeanExchange"]
-
 
 class ShardedMeanExchange(SynchronousExchange):
     """Averages gradients as a reduce-scatter and two gatherings of each section do."""

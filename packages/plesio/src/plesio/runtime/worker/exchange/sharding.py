@@ -24,8 +24,6 @@ from plesio.runtime.worker.exchange.parts import Cut, Key, RankPart, gather, giv
 from plesio.runtime.worker.exchange.replica import Replica
 from plesio.runtime.worker.exchange.state_copy import Apply
 
-__all__ = ["Sharding"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:

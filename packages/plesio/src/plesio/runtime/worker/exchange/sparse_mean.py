@@ -21,8 +21,6 @@ from torch import Tensor
 
 from plesio.runtime.worker.exchange.group import Gathering, Group
 
-__all__ = ["SparseMean"]
-
 
 class SparseMean:
     """A mean under way, which begins when it is made: by all ranks, after the first round.

@@ -60,8 +60,6 @@ from plesio.runtime.worker.sharing import Leasing
 from plesio.runtime.worker.staged_batches import StagedSharing, stage_stop
 from plesio.runtime.worker.step_times import StepClock
 
-__all__ = ["StageParts", "StagedExchange"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -25,8 +25,6 @@ from plesio.runtime.worker.exchange.group import Group, broadcast_text
 from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.replica import Replica
 
-__all__ = ["Apply", "StateCopy", "average_state", "copied_optimizer", "copied_replica", "mean_replica"]
-
 
 class StateCopy:
     """Parameters, buffers and the optimizer's state, as they were when it was made.

@@ -22,8 +22,6 @@ from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import settings_of
 
-__all__ = ["Stepper"]
-
 
 class Stepper:
     """The optimizer of a replica.

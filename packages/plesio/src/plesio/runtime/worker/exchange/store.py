@@ -44,8 +44,6 @@ from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 from plesio.runtime.worker.exchange.stored_state import ServerSteps, StoredState
 from plesio.runtime.worker.meter import WorkerTimeline
 
-__all__ = ["StoreAnswer", "StoreExchange"]
-
 
 class StoreAnswer(NamedTuple):
     """The answer to an exchange, less the parameters.

@@ -34,8 +34,6 @@ from plesio.runtime.transport import Bulk, Control, Header
 from plesio.runtime.transport.connection import ServerConnection
 from plesio.runtime.worker.exchange.island_parts import IslandLayout
 
-__all__ = ["Leases", "Present", "Reply", "StoreClient"]
-
 M = TypeVar("M", bound=Message)
 
 Present = Sequence[Sequence[int] | None]

@@ -30,8 +30,6 @@ from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
 
-__all__ = ["ServerSteps", "StoredState", "pack", "unpack"]
-
 
 class StoredState:
     """The shared state on the servers, seen from one worker.

@@ -15,8 +15,6 @@ from plesio.runtime.worker.exchange.group import takes_blame
 from plesio.runtime.worker.exchange.replica import State
 from plesio.runtime.worker.exchange.sparse_mean import SparseMean
 
-__all__ = ["ReducingExchange", "SynchronousExchange"]
-
 
 class SynchronousExchange(CollectiveExchange):
     """All replicas are equal, and step with the same mean gradient."""

@@ -15,8 +15,6 @@ from torch import nn
 from torch.distributed._composable_state import _module_state_mapping
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["Wrapping", "without_views"]
-
 _FSDP = "torch.distributed.fsdp"
 
 
