@@ -130,7 +130,10 @@ def outlived(*, part: bool, assured: bool) -> list[str]:
 
 
 def gloo_threads() -> list[str]:
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread may end between the two
+            names.append(path.read_text().strip())
     return [name for name in names if name == "pt_gloo_runloop"]
 
 
