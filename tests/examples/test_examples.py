@@ -152,7 +152,8 @@ def test_accelerate_in_virtual_time_is_refused_in_one_line(tmp_path: Path):
         [*simulate, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    _, line = done.stderr.splitlines()
+    *progress, line = done.stderr.splitlines()
+    assert "error" not in "".join(progress).lower()  # a busy machine has more of them
     assert line.startswith("plesio: error: Accelerate has one state in a process, and virtual workers are in one: run")
     assert not any(tmp_path.iterdir())
 
