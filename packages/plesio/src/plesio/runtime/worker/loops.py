@@ -178,6 +178,8 @@ class Loops:
 
     def trained(self, own: object = None) -> int:
         """Count a step on the samples given since the last one, or that the script counts; return their number."""
+        if self._schedules.clock.is_new:
+            self._schedules.begin_steps()
         size, samples = self._size, self._samples
         self._size = self._samples = 0
         self._stepped += 1

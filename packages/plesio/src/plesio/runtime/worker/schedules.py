@@ -118,6 +118,7 @@ class RoundClock:
 
     >>> clock, loop = RoundClock(num_workers=2), PlanFigures(num_samples=10, batch_size=3, budget_samples=10)
     >>> clock.begin(loop)
+    >>> clock.begin_steps()
     >>> [clock.stepped(samples) for samples in (3, 6, 9)]
     [0, 1, 1]
     >>> clock.end(10, whole=True, exact=True)
@@ -145,6 +146,8 @@ class RoundClock:
         """Steps by their number of batches."""
         self._usual = 1
         """Batches of most steps."""
+        self.is_new = True
+        """True before this worker's first step, which shows how many batches a step has."""
 
     def begin(self, figures: PlanFigures | None) -> None:
         """Begin a loop over the data; None: over a loader that is not dealt out."""
@@ -173,13 +176,20 @@ class RoundClock:
             self._count()
         return self.reached
 
+    def begin_steps(self) -> None:
+        """Count the epochs that were over before this worker's first step, so that it is made at the others' rate."""
+        self.is_new, self._usual = False, max(1, self.given)
+        self._count()
+
     def meet(self, reached: int) -> None:
         """Go on from ``reached``, if that is further."""
         self.reached = max(self.reached, reached)
         self._count()
 
     def _count(self) -> None:
-        """Count the rounds up to here in steps."""
+        """Count the rounds up to here in steps, if it is known how many batches those have."""
+        if self.is_new:
+            return
         made, self._open = divmod(self._open + self.reached - self._counted, self._usual)
         self.steps, self._counted = self.steps + made, self.reached
 
@@ -215,7 +225,7 @@ class RoundClock:
         if state["reached"] >= self.reached:
             self.reached = self._counted = state["reached"]
             self.steps, self._open, self._usual = state["steps"], state["open"], state["usual"]
-            self._sizes = Counter([self._usual])
+            self._sizes, self.is_new = Counter([self._usual]), False
         self._before, self._samples = state["before"], state["samples"]
         self.num_workers = state["num_workers"]
 
@@ -322,6 +332,10 @@ class Schedules:
     def catch_up(self) -> None:
         for scheduled in self._scheduled:
             scheduled.catch_up()
+
+    def begin_steps(self) -> None:
+        self.clock.begin_steps()
+        self.catch_up()
 
     def stepped(self, samples: int) -> None:
         self.clock.stepped(samples)

@@ -164,6 +164,16 @@ def test_a_schedule_of_such_steps_ends_with_the_run(policy: str):
         assert places == sorted(places), "the clock went back"
 
 
+@pytest.mark.parametrize("policy", ["bsp", "ssp:2", "diloco:4,exchange=store"])
+def test_a_worker_that_joins_late_counts_such_steps_as_the_others_do(policy: str):
+    """It comes when epochs are over in which it made no step, so it has not seen yet how many batches a step has."""
+    simulation = run(policy, "cosine", Fault(at_s=0.34, kind="join"), num_samples=96, batches_a_step=2, equal=True)
+    newcomer = simulation.outcomes[2].value
+    assert newcomer is not None
+    assert len(newcomer.rates) < 6, "it came in the last epoch"
+    assert {worker.last for worker in _ended(simulation)} == {alone("cosine", steps_of(96, 2, batches_a_step=2))[-1]}
+
+
 @pytest.mark.parametrize("num_samples", [40, 80])
 def test_gradients_may_be_accumulated_from_one_epoch_to_the_next(num_samples: int):
     def work(job: VirtualJob) -> list[int]:
@@ -220,7 +230,7 @@ def test_a_schedule_ends_with_a_run_that_a_worker_leaves_or_joins(policy: str, f
     workers = _ended(run(policy, "cosine", fault, num_workers=3, num_samples=80))
     assert len(workers) == (2 if fault.kind == "lose" else 4)
     assert {worker.last for worker in workers} == {rates[-1]}
-    assert workers[-1].rates[0] < RATE or fault.kind == "lose", "it began anew"
+    assert workers[-1].rates[1] < RATE or fault.kind == "lose", "it began anew"  # the first is of before its first step
     if policy in ("bsp", "local_sgd:4"):
         steps = {tuple(worker.rates[-5:]) for worker in workers}
         assert len(steps) == 1, "learning rates differ"
