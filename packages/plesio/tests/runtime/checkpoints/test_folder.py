@@ -73,7 +73,7 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path):
     with pytest.raises(DataError, match=r"is no checkpoint: it has no manifest\.json"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text('{"schema": 99}')
-    with pytest.raises(DataError, match="has checkpoint schema 99; this Plesio reads 4"):
+    with pytest.raises(DataError, match="has checkpoint schema 99; this Plesio reads 5"):
         read_manifest(tmp_path)
 
 

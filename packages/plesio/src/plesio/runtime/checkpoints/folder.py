@@ -40,7 +40,7 @@ from plesio.protocol.plans import PlanFigures, Remainder
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 MANIFEST = "manifest.json"
 """The file that makes a folder a checkpoint."""
 _NAME = re.compile(r"step-(\d{8,})")
