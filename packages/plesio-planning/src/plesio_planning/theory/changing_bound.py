@@ -158,6 +158,9 @@ def chosen_bound(
         learning_rate: α, constant.
         max_bound: S, the largest bound that may be chosen; in updates.
         num_steps: T, updates.
+
+    Raises:
+        ConfigError: ``αL + 2α²L²S² ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance, max_bound=max_bound)

@@ -42,6 +42,9 @@ def synchronous_sgd(
         learning_rate: α, constant.
         batch_size: B, samples of all workers in a step.
         num_steps: T.
+
+    Raises:
+        ConfigError: ``αL < 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, distance=distance, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance)
@@ -84,6 +87,9 @@ def delayed_strongly_convex(
         gradient_variance: σ², of a step's gradient.
         max_staleness: τ, no gradient is later; in steps.
         num_steps: T.
+
+    Raises:
+        ConfigError: ``μ ≤ L`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, strong_convexity=strong_convexity, distance=distance)
     check_not_negative(gradient_variance=gradient_variance, max_staleness=max_staleness)
@@ -175,6 +181,9 @@ def asynchronous_nonconvex(
         learning_rate: α, constant.
         max_staleness: τ, no gradient is later; in updates.
         num_steps: T, updates.
+
+    Raises:
+        ConfigError: ``αL + 2α²L²τ² ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance, max_staleness=max_staleness)
@@ -254,6 +263,9 @@ def compressed_gradients(
         learning_rate: α, constant.
         error: ε, norm by which the gradient that is used may differ from the right one.
         num_steps: T.
+
+    Raises:
+        ConfigError: ``αL ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)
     check_not_negative(error=error)
@@ -291,6 +303,9 @@ def error_feedback(
         kept_share: δ, share of the squared norm that the compressor keeps at least.
         learning_rate: α, constant.
         num_steps: T.
+
+    Raises:
+        ConfigError: ``δ ≤ 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate, kept_share=kept_share)
     check_not_negative(gradient_second_moment=gradient_second_moment)

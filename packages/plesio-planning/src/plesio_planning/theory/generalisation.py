@@ -35,6 +35,9 @@ def generalisation_gap(
         batch_size: B, samples of all workers in a step; it decides only how many passes the steps are.
         num_samples: N, in the training data.
         num_steps: T.
+
+    Raises:
+        ConfigError: ``αL ≤ 2`` does not hold, or an argument is out of range.
     """
     check_positive(gradient_bound=gradient_bound, smoothness=smoothness, learning_rate=learning_rate)
     check_count(batch_size=batch_size, num_samples=num_samples, num_steps=num_steps)

@@ -64,6 +64,9 @@ def batch_variance(*, batch_size: int = 256, num_workers: int = 8, gradient_vari
         batch_size: B, samples of all workers in a step.
         num_workers: n, with equal shares.
         gradient_variance: σ², of one sample's gradient.
+
+    Raises:
+        ConfigError: ``n ≤ B`` does not hold, or an argument is out of range.
     """
     check_count(batch_size=batch_size, num_workers=num_workers)
     check_not_negative(gradient_variance=gradient_variance)

@@ -131,6 +131,9 @@ def grid(
         delay: D, micro-batches that a stage is ahead for each stage behind it; 2 in the source.
         mixing: Graph on which the groups mix.
         every: H, updates from mixing to mixing.
+
+    Raises:
+        ConfigError: A premise does not hold, or an argument is out of range.
     """
     check_count(num_stages=num_stages, num_groups=num_groups, batch_size=batch_size, num_ticks=num_ticks, every=every)
     check_positive(smoothness=smoothness, gap=gap, learning_rate=learning_rate)

@@ -41,6 +41,9 @@ def pipeline_bubble(*, pp: int = 8, num_micro_batches: int = 32, vpp: int = 1) -
         pp: p, stages.
         num_micro_batches: m, of a batch.
         vpp: v, parts of a stage's layers.
+
+    Raises:
+        ConfigError: ``m mod p = 0`` does not hold for more than one part, or an argument is out of range.
     """
     check_count(pp=pp, num_micro_batches=num_micro_batches, vpp=vpp)
     share = bubble_share(num_stages=pp, num_micro_batches=num_micro_batches, num_chunks=vpp)

@@ -41,6 +41,9 @@ def unbiased_compression(
         batch_size: B, samples of all workers in a step.
         num_workers: n, which compress independently of each other.
         num_steps: T.
+
+    Raises:
+        ConfigError: ``αLA < 1`` does not hold, or an argument is out of range.
     """
     check_positive(smoothness=smoothness, distance=distance, learning_rate=learning_rate)
     check_not_negative(gradient_variance=gradient_variance, compression_variance=compression_variance)

@@ -52,6 +52,9 @@ class ScriptPool:
 
         Raises:
             KeyboardInterrupt: A signal stopped it.
+
+        Raises:
+            KeyboardInterrupt: A signal stopped it.
         """
         run = ScriptRun.of(self._recipe, assignment)
         _empty(run)
@@ -126,6 +129,9 @@ class VirtualScriptPool:
 
     def run(self, assignment: Assignment, *, on_figures: Callable[[RunFigures], None]) -> ScriptEnding:
         """Do one run.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came.
 
         Raises:
             KeyboardInterrupt: Ctrl-C came.

@@ -110,6 +110,9 @@ class VirtualPool:
 
         Raises:
             KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came; the run's figures up to then are in its folder.
         """
 
         def work(job: VirtualJob) -> dict[str, Any] | None:

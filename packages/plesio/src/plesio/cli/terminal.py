@@ -47,6 +47,9 @@ def do_runs(
 
     Raises:
         KeyboardInterrupt: Ctrl-C came.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came.
     """
     try:
         return with_progress(run)

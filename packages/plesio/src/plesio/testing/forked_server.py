@@ -75,6 +75,9 @@ class ForkedServer:
 
         Raises:
             subprocess.TimeoutExpired: It has not within ``timeout`` seconds.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not within ``timeout`` seconds.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while self._ended is None:

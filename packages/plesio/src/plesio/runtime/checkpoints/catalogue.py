@@ -44,7 +44,11 @@ class CatalogueEntry:
 
 
 def catalogue(path: Path) -> list[CatalogueEntry]:
-    """List the checkpoint in this folder, or all of the run whose folder it is: latest last, then unfinished ones."""
+    """List the checkpoint in this folder, or all of the run whose folder it is: latest last, then unfinished ones.
+
+    Raises:
+        DataError: There is none.
+    """
     if (path / MANIFEST).exists():
         return [_committed(path)]
     folder = Folder(path)
@@ -65,7 +69,11 @@ def catalogue(path: Path) -> list[CatalogueEntry]:
 
 
 def newest(path: Path) -> tuple[Path, Manifest]:
-    """Find the checkpoint in this folder, or the newest whole one of the run whose folder it is."""
+    """Find the checkpoint in this folder, or the newest whole one of the run whose folder it is.
+
+    Raises:
+        DataError: There is none, or it is damaged.
+    """
     if (path / MANIFEST).exists():
         manifest = read_manifest(path)
         for fault in faults(path, manifest.files):

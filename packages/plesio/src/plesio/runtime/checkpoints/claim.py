@@ -88,6 +88,9 @@ class FolderClaim:
         """Make sure that the folder is this job's still; a worker does before it writes.
 
         One that ``leads`` commits the checkpoint, so it holds the folder from here on.
+
+        Raises:
+            ConfigError: Another job has it by now.
         """
         if self._holder is None:  # a run's first checkpoint comes when its worker 0 has taken the folder
             self._holder = self._written()

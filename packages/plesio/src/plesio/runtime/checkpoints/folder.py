@@ -291,7 +291,11 @@ class Folder:
         return self.path / f"step-{clock:08}{_PART}"
 
     def begin(self, clock: int) -> Path:
-        """Make the folder `part`, or find that another worker has."""
+        """Make the folder `part`, or find that another worker has.
+
+        Raises:
+            DataError: Another user has made it, or it is a link, or others may write into it.
+        """
         path = self.part(clock)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -312,7 +316,11 @@ class Folder:
             raise DataError(f"{part} is no folder; delete it")
 
     def latest(self) -> tuple[Path, Manifest, list[str]] | None:
-        """Find the latest whole checkpoint with its manifest; and a line on the fault of each later one."""
+        """Find the latest whole checkpoint with its manifest; and a line on the fault of each later one.
+
+        Raises:
+            DataError: There are checkpoints, and none of them is whole.
+        """
         damaged: list[str] = []
         for path in reversed(self.all()):
             try:

@@ -108,6 +108,9 @@ def await_reports(
         seats: The processes.
         patience_s: Seconds to wait for the missing reports, counted anew whenever this number changes.
         lost: Workers that are known to be gone; it may grow meanwhile.
+
+    Raises:
+        DataError: One could not write its part, was lost, or has left no report for too long.
     """
     patience, deadline_s = 0.0, 0.0
     reports: dict[Seat, PartReport] = {}

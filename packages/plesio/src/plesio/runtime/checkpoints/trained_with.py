@@ -38,7 +38,11 @@ def _text(value: Any) -> str:
 
 
 def changes(here: Sequence[OptimizerRecord], there: Sequence[OptimizerRecord]) -> list[str]:
-    """List the settings in which the program differs from the checkpoint, a line for each."""
+    """List the settings in which the program differs from the checkpoint, a line for each.
+
+    Raises:
+        DataError: It is another optimizer, or has other groups.
+    """
     ours, theirs = _names(here), _names(there)
     if ours != theirs:
         raise DataError(

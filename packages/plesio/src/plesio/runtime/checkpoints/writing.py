@@ -98,7 +98,12 @@ class Writer:
         return self.seat.worker == workers[0] and self.seat.rank == 0
 
     def take_folder(self) -> None:
-        """Take the folder for this job, and clear it of what killed jobs have left."""
+        """Take the folder for this job, and clear it of what killed jobs have left.
+
+        Raises:
+            ConfigError: Another job has it.
+            DataError: Another user has written to it.
+        """
         self.claim.take()
         try:
             self.folder.clear()

@@ -74,7 +74,11 @@ class SliceLayout:
 
     @classmethod
     def of(cls, tensors: Sequence[tuple[str, torch.Tensor, TensorKind, int]], *, num_servers: int) -> "SliceLayout":
-        """Cut (name, tensor, kind, group) into ``num_servers`` parts of equal bytes."""
+        """Cut (name, tensor, kind, group) into ``num_servers`` parts of equal bytes.
+
+        Raises:
+            ExchangeError: There are fewer elements than servers.
+        """
         total = sum(tensor.numel() * tensor.element_size() for _, tensor, _, _ in tensors)
         if sum(tensor.numel() for _, tensor, _, _ in tensors) < num_servers:
             raise ExchangeError(f"the model has fewer elements than the {num_servers} servers; ask for fewer servers")

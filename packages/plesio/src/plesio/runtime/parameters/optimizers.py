@@ -103,7 +103,11 @@ def kind_of(optimizer: Optimizer) -> str:
 
 
 def as_one(model: object, optimizer: object) -> Optimizer:
-    """Combine the optimizers that `plesio.join` was given into one."""
+    """Combine the optimizers that `plesio.join` was given into one.
+
+    Raises:
+        TaskError: It is none, no model comes with it, or two of them hold the same parameter.
+    """
     if isinstance(model, Optimizer) and isinstance(optimizer, torch.nn.Module):
         raise TaskError("model and optimizer are swapped; write plesio.join(model, optimizer)")
     if not isinstance(model, torch.nn.Module):

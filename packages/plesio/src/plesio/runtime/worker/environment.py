@@ -42,7 +42,11 @@ NAME_KEY = "plesio/name"
 
 
 def launcher_policy(option: str | None = None) -> Policy | None:
-    """Return the policy of ``--policy`` or of ``PLESIO_POLICY``; None where neither is there."""
+    """Return the policy of ``--policy`` or of ``PLESIO_POLICY``; None where neither is there.
+
+    Raises:
+        ConfigError: One cannot be read, or they differ.
+    """
     told = os.environ.get(POLICY_VARIABLE)
     try:
         named = None if told is None else parse_policy(told)
@@ -156,7 +160,12 @@ class WorkerPlace:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "WorkerPlace | None":
-        """Read the place that the variables describe; None for a process on its own."""
+        """Read the place that the variables describe; None for a process on its own.
+
+        Raises:
+            ConfigError: Some of torchrun's variables are there and others are missing or impossible, the rack is no
+                number, or the ranks do not make islands.
+        """
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
             return None
         needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

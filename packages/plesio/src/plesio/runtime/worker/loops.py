@@ -177,7 +177,11 @@ class Loops:
             self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
 
     def trained(self, own: object = None) -> int:
-        """Count a step on the samples given since the last one, or that the script counts; return their number."""
+        """Count a step on the samples given since the last one, or that the script counts; return their number.
+
+        Raises:
+            ConfigError: They are counted here, or that is no number of samples.
+        """
         if self._schedules.clock.is_new:
             self._schedules.begin_steps()
         size, samples = self._size, self._samples

@@ -64,6 +64,9 @@ class LossScaler:
         """Unscale the gradients of this step within this context; afterwards the scale is that of the next one.
 
         A step that ends with an exception has no verdict.
+
+        Raises:
+            ConfigError: The loss was not scaled, or the program has stepped or updated the scaler by itself.
         """
         self._clock = clock
         self._unscale()

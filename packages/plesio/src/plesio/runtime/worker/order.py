@@ -83,7 +83,11 @@ class Order:
         _check(self._sampler)
 
     def figures(self, *, samples: int | None, epoch: int | None, num_workers: int) -> PlanFigures:
-        """Return the numbers of the plan: one epoch, or ``samples`` samples of as many epochs as that takes."""
+        """Return the numbers of the plan: one epoch, or ``samples`` samples of as many epochs as that takes.
+
+        Raises:
+            DataError: There is less to deal out than there are workers.
+        """
         num_positions = len(cast("Any", self._sampler)) if epoch is None else len(self.positions(epoch))
         budget = num_positions if samples is None else samples
         if samples is not None and self.in_units:

@@ -95,7 +95,11 @@ class OwnChanges:
         self.begin()
 
     def check(self) -> None:
-        """Tell what the script has changed since the last step, where that is lost."""
+        """Tell what the script has changed since the last step, where that is lost.
+
+        Raises:
+            TaskError: It is, and no other policy will be gone to.
+        """
         found, self._found, self._sums = self._found, None, None
         if self._lost is None:
             return

@@ -57,6 +57,9 @@ class Rack:
 def figures_for_racks(figures: PlanFigures, *, sizes: tuple[int, ...], together: bool) -> PlanFigures:
     """Return the part of a plan that is dealt out: a last rest too small for a batch is not, as on a collective.
 
+    Raises:
+        DataError: An epoch does not give every worker a sample.
+
     >>> figures_for_racks(PlanFigures(num_samples=9, batch_size=4, budget_samples=19), sizes=(2, 2), together=False)
     PlanFigures(num_samples=9, batch_size=4, budget_samples=18)
     """

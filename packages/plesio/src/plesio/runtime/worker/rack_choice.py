@@ -117,7 +117,11 @@ def answer_of_first(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def choose(wishes: Sequence[RackWish]) -> RackChoice | None:
-    """Choose the racks from the wishes of all workers, by rank; None if a probe must decide."""
+    """Choose the racks from the wishes of all workers, by rank; None if a probe must decide.
+
+    Raises:
+        ConfigError: They ask for different racks, or ``PLESIO_RACK`` is set for some of them.
+    """
     first = wishes[0]
     hosts = tuple(wish.host for wish in wishes)
     named = tuple(wish.named for wish in wishes if wish.named is not None)

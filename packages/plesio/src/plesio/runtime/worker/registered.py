@@ -84,7 +84,11 @@ def check(name: str, one: Stateful) -> None:
 
 
 def kept(name: str, state: Any, *, copies: bool = True) -> Any:
-    """Copy ``state`` as plain values and tensors on the CPU; without ``copies`` only check that it can be kept."""
+    """Copy ``state`` as plain values and tensors on the CPU; without ``copies`` only check that it can be kept.
+
+    Raises:
+        ConfigError: It holds something else; the message tells where.
+    """
 
     def other(value: Any, path: str) -> Any:
         if isinstance(value, _OF_TORCH):

@@ -51,7 +51,11 @@ def check_model(model: nn.Module, *, in_island: bool = False) -> None:
 
 
 def check_layers(model: nn.Module, *, policy: str) -> None:
-    """Refuse layers that meet the other workers in every forward pass, for a ``policy`` whose workers do not."""
+    """Refuse layers that meet the other workers in every forward pass, for a ``policy`` whose workers do not.
+
+    Raises:
+        TaskError: There is one.
+    """
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             raise TaskError(
@@ -84,7 +88,11 @@ def _twice(wrapper: str) -> str:
 
 
 def check_beginning(model: nn.Module, optimizer: torch.optim.Optimizer, *, in_island: bool) -> None:
-    """Refuse what workers would not have in common when they begin, though one process alone could go on from it."""
+    """Refuse what workers would not have in common when they begin, though one process alone could go on from it.
+
+    Raises:
+        TaskError: There are gradients, the optimizer has parameters that the model has not, or DDP has the model.
+    """
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
         if gradient is not None and (gradient.coalesce().values() if gradient.is_sparse else gradient).any():

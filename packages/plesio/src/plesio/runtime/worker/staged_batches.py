@@ -169,7 +169,11 @@ def stage_stop(
     resumed: QuiescentPoint | None,
     rounds: RoundRecords,
 ) -> StageStop:
-    """Report a worker's position on its way to the store, and the samples that are to be dealt out there."""
+    """Report a worker's position on its way to the store, and the samples that are to be dealt out there.
+
+    Raises:
+        ConfigError: The samples are not dealt by `Session.shard`, so there is nothing to lease.
+    """
     if source is None and resumed is not None and resumed.plan is not None:
         return StageStop(
             clock=clock,

@@ -37,7 +37,12 @@ def state_of_run(replica: Replica, *, policy: str, clock: int, num_workers: int)
 
 @checked
 def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resumed: bool) -> None:
-    """Begin from what `state_of_run` gave."""
+    """Begin from what `state_of_run` gave.
+
+    Raises:
+        ConfigError: The session has begun already.
+        DataError: The state is none, or of another model or optimizer.
+    """
     _check_beginning(steps, resumed=resumed)
     run = state.get("plesio")
     if not isinstance(run, Mapping) or run.get("schema") != SCHEMA_VERSION:
@@ -65,7 +70,12 @@ def load_state(replica: Replica, state: Mapping[str, Any], *, steps: int, resume
 def load_optimizer(
     replica: Replica, optimizer: Optimizer, state: Mapping[str, Any], *, steps: int, resumed: bool
 ) -> None:
-    """Begin from the state of one optimizer, and from the parameters that the model has now."""
+    """Begin from the state of one optimizer, and from the parameters that the model has now.
+
+    Raises:
+        ConfigError: The session has begun already.
+        DataError: The state is of another optimizer.
+    """
     _check_beginning(steps, resumed=resumed)
     try:
         with replica.settable():

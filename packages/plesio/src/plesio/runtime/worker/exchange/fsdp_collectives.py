@@ -84,7 +84,12 @@ class FsdpCollectives:
     def do(
         self, kind: str, number: int, collective: Callable[[], "dist.Work | None"], *, output: torch.Tensor, waits: bool
     ) -> "dist.Work | None":
-        """Do one collective, which writes ``output``; returns it if it is not waited for."""
+        """Do one collective, which writes ``output``; returns it if it is not waited for.
+
+        Raises:
+            ExchangeError: Others are about to do another one.
+            RuntimeError: It cannot be done, and no other group follows.
+        """
         if self._failure is not None:
             output.zero_()
             return None

@@ -258,7 +258,12 @@ class TorchGroup:
             raise CutOffError("the group was called off")
 
     def finish(self, work: dist.Work | None) -> None:
-        """Wait for a collective of this group; not for a message, whose wait would end the connection at its limit."""
+        """Wait for a collective of this group; not for a message, whose wait would end the connection at its limit.
+
+        Raises:
+            CutOffError: The group was aborted, and Gloo has forgotten this one.
+            RuntimeError: It cannot be done.
+        """
         work = _own(work)
         if not self._forgets:
             work.wait()

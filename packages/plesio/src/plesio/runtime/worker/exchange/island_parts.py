@@ -79,7 +79,11 @@ class IslandLayout:
 
     @classmethod
     def of(cls, layout: SliceLayout, tensors: Mapping[str, torch.Tensor], *, island: Island) -> "IslandLayout":
-        """Agree on who sends what; all ranks of the island call it."""
+        """Agree on who sends what; all ranks of the island call it.
+
+        Raises:
+            TaskError: A tensor is placed so that its parts cannot be exchanged, or the ranks hold different ones.
+        """
         holders = Holders.of(tensors, island)
         for name, held in holders.held.items():
             if None in held or len({one[0] for one in held if one is not None}) > 1:
@@ -148,7 +152,11 @@ class AlikeGradients:
         """By rank and parameter, the first rank that holds the same part, ``[ranks, parameters]``."""
 
     def agree(self, *, finite: bool) -> bool:
-        """Tell whether the gradient is ``finite`` on all ranks of the island, which all call it."""
+        """Tell whether the gradient is ``finite`` on all ranks of the island, which all call it.
+
+        Raises:
+            TaskError: It is, and ranks that hold a parameter alike have different gradients of it.
+        """
         magnitudes = [_magnitude(parameter) for parameter in self._parameters.values()]
         own = torch.tensor([float(not finite)])
         if magnitudes:

@@ -50,7 +50,11 @@ def placed_like(whole: torch.Tensor, like: DTensor) -> DTensor:
 
 
 def block_of(tensor: torch.Tensor, *, name: str) -> TensorBlock:
-    """Return the part of ``tensor`` that this rank holds."""
+    """Return the part of ``tensor`` that this rank holds.
+
+    Raises:
+        TaskError: It cannot be exchanged: a part of a sum, or of dimensions that do not lie next to each other.
+    """
     if not isinstance(tensor, DTensor):
         return TensorBlock(width=1, row=0, num_rows=tensor.numel(), column=0, num_columns=1)
     box, block = box_held(tensor), None

@@ -78,6 +78,9 @@ class Giver(NamedTuple):
 def givers_of(former: Sequence[int], workers: Sequence[int], *, mirrored: bool) -> list[Giver]:
     """Find which of the present workers gives each part that was cut for the former ones.
 
+    Raises:
+        WorkerLostError: A part is lost with its worker, and nobody who is left has a copy.
+
     >>> givers_of([0, 1, 2], [0, 2, 3], mirrored=True)
     [Giver(rank=0, place=0), Giver(rank=1, place=1), Giver(rank=1, place=0)]
     """

@@ -28,6 +28,9 @@ class Stepper:
 
     Args:
         changes: Counts what hooks write after a step as the script's.
+
+    Raises:
+        TaskError: The optimizer's step needs a closure.
     """
 
     def __init__(

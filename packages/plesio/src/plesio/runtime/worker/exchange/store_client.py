@@ -107,7 +107,12 @@ class StoreClient:
         explain: Callable[[], str] = str,
         check: Callable[[], None] = lambda: None,
     ) -> M:
-        """Wait for the next control message of this type from server 0."""
+        """Wait for the next control message of this type from server 0.
+
+        Raises:
+            TransportError: It did not come within ``timeout_s``.
+            PlesioError: The run cannot go on, or the server refused the request.
+        """
         deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
         while (message := self.received(kind)) is None:
             if (failed := self.received(Failed)) is not None:
