@@ -1,7 +1,19 @@
-"""The codecs of compressions, by which workers and servers write and read (`plesio.policies.compression` says what)."""
+"""The codecs of compressions, by which workers and servers write and read (`plesio.policies.compression` says what).
+
+==================  ====================================================================================================
+file                concept
+==================  ====================================================================================================
+codec               a flat update in, a payload out, and back
+half_precision      16-bit numbers
+top_k, random_k     some of the numbers
+qsgd                a few levels, rounded at random
+two_bits            two magnitudes
+==================  ====================================================================================================
+"""
 
 from plesio.policies.compression import Compression, HalfPrecision, Qsgd, RandomK, TopK, TwoBits
-from plesio.runtime.parameters.codecs.codec import Codec, HalfPrecisionCodec
+from plesio.runtime.parameters.codecs.codec import Codec
+from plesio.runtime.parameters.codecs.half_precision import HalfPrecisionCodec
 from plesio.runtime.parameters.codecs.qsgd import QsgdCodec
 from plesio.runtime.parameters.codecs.random_k import RandomKCodec
 from plesio.runtime.parameters.codecs.top_k import TopKCodec

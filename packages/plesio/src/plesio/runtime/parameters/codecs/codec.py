@@ -1,12 +1,10 @@
-"""A codec: a flat update in, a small tensor of the length of its closed form out, and back; the simplest one too."""
+"""A codec: a flat update in, a small tensor of the length of its closed form out, and back."""
 
 from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from plesio.policies.compression import HalfPrecision
 
 
 class Codec(ABC):
@@ -36,22 +34,6 @@ class Codec(ABC):
         decoded = torch.zeros(self.num_elements, device=payload.device)
         self.add(payload, to=decoded, clock=clock)
         return decoded
-
-
-class HalfPrecisionCodec(Codec):
-    """Payload: ``[num_elements]`` of float16 or bfloat16, as torch's own hooks of these names round."""
-
-    summable = True
-
-    def __init__(self, compression: HalfPrecision, *, num_elements: int) -> None:
-        self.num_elements = num_elements
-        self.payload_dtype = torch.float16 if compression.form == "fp16" else torch.bfloat16
-
-    def encode(self, update: Tensor, *, clock: int) -> Tensor:
-        return update.to(self.payload_dtype)
-
-    def add(self, payload: Tensor, *, to: Tensor, clock: int, scale: float = 1.0) -> None:
-        to.add_(payload.to(to.dtype), alpha=scale)
 
 
 def generator_of(*key: int, device: torch.device) -> torch.Generator:
