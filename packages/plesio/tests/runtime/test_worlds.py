@@ -82,7 +82,7 @@ ASYNCHRONOUS = [
     Case("asp,weight=inverse", servers=1, options={"evaluate": True}),
     Case("asp", servers=2, options={"groups": True, "scheduled": True, "clip": 0.5}),
     Case("asp", servers=1, options={"batch_norm": True, "frozen": True, "unused": True, "loader_workers": 1}),
-    Case("ssp:4,period=3", servers=1, options={"pace_s": {0: 0.001, 1: 0.005}}),
+    Case("ssp:4,period=3", servers=1, options={"pace_s": {0: 0.001, 1: 0.01}}),
     Case("asp,compress=topk:0.1", servers=2, options={"batch_norm": True}),
     Case("ssp:4,period=2,compress=qsgd:8", servers=1),
 ]
@@ -104,7 +104,7 @@ CHANGING = [
 CATALOGUE = [*SYNCHRONOUS, *ASYNCHRONOUS, *BATCH_NORM, *CHANGING]
 BY_NAME = {
     "every step": "ssp:0+1 servers",
-    "every third": "ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.005}",
+    "every third": "ssp:4,period=3+1 servers+pace_s={0: 0.001, 1: 0.01}",
     "scheduled": "bsp,exchange=store+2 servers+groups+scheduled",
 }
 """Cases that tests ask for one by one."""
