@@ -4,6 +4,7 @@ A process on its own that keeps no checkpoint has no other to share with: its lo
 batches are counted.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import repeat
 from typing import Any, TypeVar
@@ -79,6 +80,8 @@ class Loops:
         self._schedules, self._between = schedules, between
         self._now_s = timeline.now_s
         self._meter, self._warn = timeline.meter, timeline.meter.warn
+        self._warn_of_all = functools.partial(self._warn, aloud=self._rounds.rank == 0)
+        """Takes a line on what is alike on all workers, so that one says it."""
         self._on_whole = on_whole
         self._loaders = Fed()
         self._num_plans = 0
@@ -174,7 +177,8 @@ class Loops:
         """Look at the schedulers that the script steps; at their number of steps on batches that were dealt out."""
         self._schedules.note_rates(self._past.num_evaluations, report=self._meter.has_alike)
         if self._samples and self._deals:
-            self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=self._warn)
+            warn = self._warn_of_all
+            self._schedules.by_hand.stepped(loop=self.plan, num_workers=self._rounds.num_workers, warn=warn)
 
     def trained(self, own: object = None) -> int:
         """Count a step on the samples given since the last one, or that the script counts; return their number.

@@ -142,10 +142,10 @@ class Meter:
         """Have ``to`` take what is new whenever there is much of it, where no heartbeat does."""
         self._hand_on = to
 
-    def warn(self, line: str) -> None:
-        """Tell the user once, in the log and among the result's ``fallbacks``, what is not as the script asks."""
+    def warn(self, line: str, *, aloud: bool = True) -> None:
+        """Tell the user once, among the result's ``fallbacks`` and ``aloud`` in the log, what is not as scripts ask."""
         if line not in self.totals.fallbacks:
-            if self._says:
+            if self._says and aloud:
                 _log.warning(line)
             self.totals.fallbacks.append(line)
 
