@@ -94,7 +94,7 @@ def test_a_batch_that_is_fetched_ahead_is_none_that_is_left_out() -> None:
         session.step()
 
     def is_left_out() -> bool:
-        return any("no backward pass followed a batch" in line for line in session.report().fallbacks)
+        return any("a batch was given and left no gradient" in line for line in session.report().fallbacks)
 
     with joined() as session:
         for _ in range(2):
@@ -109,6 +109,18 @@ def test_a_batch_that_is_fetched_ahead_is_none_that_is_left_out() -> None:
             if number != 2:
                 train(batch)
         assert is_left_out()
+
+
+def test_a_batch_whose_gradients_are_cleared_is_left_out_too() -> None:
+    with joined() as session:
+        for number, batch in enumerate(session.shard(DataLoader(DATA, batch_size=4))):
+            session.model(batch[0][:, None]).square().mean().backward()
+            if number == 1:
+                session.optimizer.zero_grad()
+                continue
+            session.step()
+        (line,) = session.report().fallbacks
+        assert "its gradients were cleared" in line
 
 
 @pytest.mark.parametrize("policy", ["bsp", "asp"])

@@ -30,8 +30,9 @@ from plesio.runtime.worker.world import World
 T = TypeVar("T")
 
 _LEFT_OUT = (
-    "no backward pass followed a batch that was given: its samples count as trained on all the same; to leave samples "
-    "out, multiply their loss by 0 (where workers wait for each other, all must step on every batch)"
+    "a batch was given and left no gradient (no backward pass followed it, or its gradients were cleared), and its "
+    "samples are counted with the next step all the same; to leave samples out, multiply their loss by 0 (where "
+    "workers wait for each other, all must step on every batch)"
 )
 _COLLECTIVE = (
     "the script calls torch.distributed between two batches, and under {policy} workers are given unequally many: one "
@@ -323,7 +324,7 @@ class Loops:
             self._stream = None
 
     def _look_at_last(self) -> None:
-        """Warn if no backward pass has followed the last batch; no step has.
+        """Warn if the last batch has left no gradient; no step has followed it.
 
         Before the first step a script may fetch ahead, to copy a batch to the device while it trains on another.
         """
