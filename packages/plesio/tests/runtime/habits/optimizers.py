@@ -113,6 +113,27 @@ def by_hand(script: Script) -> Facts:
     return {"told": [_stepped_by_hand(script, make) for make in FROM_STEPS.values()]}
 
 
+def _told(facts: Sequence[Facts], script: Script) -> None:
+    assert script.alone or any(one["told"] for one in facts)
+
+
+@habit("a rate that the script sets at every step, reckoned by `len(loader)`", part=PART, check=_told, kind="warned")
+def rate_by_hand(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    number, steps = 0, EPOCHS * len(loader())
+
+    def anneal() -> None:
+        nonlocal number
+        number += 1
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 - number / steps)
+
+    for _ in range(EPOCHS):
+        script.train(session, model, loader(), after=anneal)
+    session.close()
+    return {"told": any("another learning rate at each step" in line for line in session.report().fallbacks)}
+
+
 @habit(
     "`scheduler.step()` after every step, reckoned by `len(session.shard(loader))`, or at a constant rate", part=PART
 )

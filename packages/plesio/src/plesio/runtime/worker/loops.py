@@ -175,7 +175,7 @@ class Loops:
         return order.figures(samples=samples, epoch=epoch, num_workers=self._rounds.num_workers)
 
     def look_at_schedulers(self) -> None:
-        """Look at the schedulers that the script steps; at their number of steps on batches that were dealt out."""
+        """Look at the schedulers that the script steps and rates that it sets; at steps on batches dealt out."""
         self._schedules.note_rates(self._past.num_evaluations, report=self._meter.has_alike)
         if self._samples and self._deals:
             warn = self._warn_of_all

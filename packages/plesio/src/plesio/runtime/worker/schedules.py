@@ -30,22 +30,23 @@ from plesio.runtime.worker.objects import objects_of
 
 _TELLING = 2
 """So many steps of one loop that each move a scheduler are no schedule by epochs."""
+_MARK = "_wrapped_by_lr_sched"
 _LENGTHS = ("T_max", "total_steps", "total_iters")
 
 
 def has_scheduler(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     """Tell whether an optimizer has had a scheduler, which marks its step."""
-    return any(hasattr(optimizer.step, "_wrapped_by_lr_sched") for optimizer in optimizers)
+    return any(hasattr(optimizer.step, _MARK) for optimizer in optimizers)
 
 
 class HandStepped:
-    """Schedulers of one worker's optimizers, as the script steps them.
+    """Schedulers of one worker's optimizers, as the script steps them, or rates that it sets itself.
 
     Alone a script reckons ``epochs * len(loader)`` steps. Each of several workers takes a part of the loader, so a
     schedule of that length is half-way when the run of two workers ends. A script that asks the session for the number
-    of steps or of workers has reckoned with it. One that asks nothing, and steps a scheduler at every step of a loop
-    over shared data, is told so. Progress bars ask for the length of the loop too; once the schedule is made that
-    counts for nothing.
+    of steps or of workers has reckoned with it. One that asks nothing, and steps a scheduler or sets rates at every
+    step of a loop over shared data, is told so. Progress bars ask for the length of the loop too; once the schedule is
+    made that counts for nothing.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -59,16 +60,32 @@ class HandStepped:
         self._places: list[Any] = []
         self._moved: list[int] = []
         """Latest steps in a row that have moved each of them."""
+        self._latest: list[Any] = []
+        """Rates in the latest step, as they stand in the groups."""
+        self._changes = 0
+        """Latest steps in a row with other rates than the one before."""
 
     def asked(self, *, by_length: bool = False) -> None:
         self._knows = self._knows or not by_length or not has_scheduler(self._optimizers)
 
+    def is_due(self) -> bool:
+        """Tell, once a step, whether to look at this one: an optimizer has a scheduler, or its rates have changed."""
+        rates = [group.get("lr") for optimizer in self._optimizers for group in optimizer.param_groups]
+        self._changes = self._changes + 1 if self._latest and rates != self._latest else 0
+        self._latest = rates
+        return self._changes > 0 or any(hasattr(one.step, _MARK) for one in self._optimizers)  # no call in most steps
+
     def stepped(self, *, loop: int, num_workers: int, warn: Callable[[str], None]) -> None:
-        """Look at the schedulers in a step of a loop over shared data, where an optimizer has one."""
+        """Look at the schedulers and rates in a step of a loop over shared data, where that is due."""
         if self._knows or num_workers == 1:
             return
         if loop != self._loop:  # between two loops schedules by epochs are stepped
-            self._loop, self._places = loop, []
+            self._loop, self._places, self._changes = loop, [], 0
+            return
+        if not has_scheduler(self._optimizers):
+            if self._changes >= _TELLING:
+                self._knows = True
+                warn(_line_on_rates(num_workers=num_workers))
             return
         if self._schedulers is None:
             self._schedulers, self._begun_with = _schedulers_of(self._optimizers), self._rates()
@@ -102,10 +119,23 @@ def _line(schedulers: Sequence[LRScheduler], *, num_workers: int) -> str:
     lengths = [f"{key}={getattr(schedulers[0], key)}" for key in _LENGTHS if hasattr(schedulers[0], key)]
     length = f" ({', '.join(lengths)})" if lengths else ""
     return (
-        f"the script steps this {name}{length} once a step, and has not asked how many steps there are: each of "
-        f"{num_workers} workers makes a part of len(loader), so a schedule reckoned by that does not come to its end; "
+        f"the script steps this {name}{length} once a step, {_not_asked(num_workers)}; "
         "write epochs * session.steps_per_epoch(loader) for its length, and session.schedule(scheduler) in place of "
         "scheduler.step()"
+    )
+
+
+def _line_on_rates(*, num_workers: int) -> str:
+    return (
+        f"the script sets another learning rate at each step, {_not_asked(num_workers)}; reckon with "
+        "epochs * session.steps_per_epoch(loader) steps"
+    )
+
+
+def _not_asked(num_workers: int) -> str:
+    return (
+        f"and has not asked how many steps there are: each of {num_workers} workers makes a part of len(loader), so a "
+        "schedule reckoned by that does not come to its end"
     )
 
 
@@ -323,7 +353,7 @@ class Schedules:
         """
         if num_evaluations != self._evaluations:
             self._rates, self._evaluations = [], num_evaluations
-        if self._scheduled or len(self._rates) == _STEADY:
+        if self._scheduled or len(self._rates) == _STEADY or not has_scheduler(self._optimizers):
             return
         self._rates.append([float(group["lr"]) for one in self._optimizers for group in one.param_groups])
         if len(self._rates) == _STEADY and self._rates[0] == self._rates[-1]:

@@ -30,7 +30,7 @@ from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worker.past import WorkerPast
 from plesio.runtime.worker.registered import Keeper, Stateful, register
 from plesio.runtime.worker.replica_checks import explain_backward
-from plesio.runtime.worker.schedules import Schedules, has_scheduler
+from plesio.runtime.worker.schedules import Schedules
 from plesio.runtime.worker.session_optimizer import session_optimizer
 from plesio.runtime.worker.step_times import BetweenSteps, StepClock, StepTimes
 from plesio.runtime.worker.whole_state import load_state, state_of_run
@@ -190,7 +190,7 @@ class Session:
         self._replica.look_at_gradients(looks=self.rank == 0, warn=meter.warn)
         times, clock = self._times, self._steps.finished + 1
         times.computed(clock, ready_s=self._exchange.ready_s, rounds=self._world.rounds)
-        if has_scheduler(self._replica.stepper.optimizers):
+        if self._schedules.by_hand.is_due():
             self._loops.look_at_schedulers()
         num_samples = self._loops.trained(samples)
         value = None if loss is None else number_of(loss, call="session.step", what="the loss")

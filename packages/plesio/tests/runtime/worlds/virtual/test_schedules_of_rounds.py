@@ -450,3 +450,31 @@ def test_learning_rates_that_differ_at_a_review_are_named_once(differ: bool):
     named = [line for line in result.fallbacks if "has the learning rate" in line]
     assert len(named) == differ
     assert all(f"{RATE / 2:g}" in line and f"{RATE / 3:g}" in line and "worker 1" in line for line in named)
+
+
+RATES = {"every step": True, "asks": False, "every epoch": False, "once": False}
+"""When a script sets its rate, and whether it is told that the steps of its worker are fewer."""
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp"])
+@pytest.mark.parametrize("when", RATES)
+def test_a_rate_set_by_hand_at_each_step_is_named(policy: str, when: str):
+    def work(job: VirtualJob) -> None:
+        model = perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        loader = DataLoader(Problem(40, 4), batch_size=4)
+        with plesio.join(model, optimizer, policy=policy) as session:
+            steps = 2 * (session.steps_per_epoch(loader) if when == "asks" else len(loader))
+            made = 0
+            for _ in range(2):
+                for number, (_, x, y) in enumerate(session.shard(loader)):
+                    if {"every epoch": number == 0, "once": made == 3}.get(when, True):
+                        optimizer.param_groups[0]["lr"] = RATE * (1 - made / steps)
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+                    made += 1
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2))
+    simulation.values()
+    lines = [line for line in simulation.runs[0].fallbacks if "sets another learning rate at each step" in line]
+    assert len(lines) == RATES[when], simulation.runs[0].fallbacks
