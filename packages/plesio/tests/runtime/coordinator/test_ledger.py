@@ -150,3 +150,10 @@ def test_fallback_that_several_workers_report_is_one_line():
     records.fallbacks.note("tracing stopped")  # the server's disk is the workers', and full
     records.fallbacks.warn("tracing stopped")
     assert records.result(status="finished").fallbacks == ("tracing stopped",)
+
+
+def test_a_gradient_that_is_not_finite_is_told_of_once_as_it_comes(caplog: pytest.LogCaptureFixture):
+    meter = Meter()
+    for reason in ("overflow", "not_finite", "not_finite"):
+        meter.refuse(reason)
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["a gradient is not finite"]

@@ -155,6 +155,8 @@ class Meter:
         num_steps = max(1.0, num_returned * totals.steps / max(1, totals.samples))
         self.lose(num_steps * totals.compute_s / max(1, totals.steps))
         totals.samples -= num_returned
+        if reason == "not_finite" and reason not in totals.refused and self._says:
+            _log.warning("a gradient is not finite, so its step trains nothing; the result counts such steps")
         totals.refused[reason] = totals.refused.get(reason, 0) + 1
 
     def lose(self, computed_s: float) -> None:
