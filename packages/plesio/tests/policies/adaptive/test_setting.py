@@ -49,11 +49,15 @@ def test_the_ladder_begins_with_bsp_and_rises():
     assert ladder(1, memory=1.0) == (BSP, Setting.of(period=1, delay=1))
 
 
-def test_workers_that_meet_at_every_second_step_with_the_mean_s_moments_are_strict():
-    strict = {it.spec for it in ladder(8, memory=math.inf, rounded=True, moments="mean") if it.is_strict}
-    often = "local_sgd:2,moments=mean"
+def test_local_steps_with_the_mean_s_moments_are_strict_and_those_with_their_own_are_not():
+    strict = {it.spec for it in ladder(4, memory=math.inf, rounded=True, moments="mean") if it.is_strict}
+    local = {
+        f"local_sgd:{period},moments=mean{sent}"
+        for period in (2, 4)
+        for sent in ("", ",compress=qsgd:8", ",compress=qsgd:4")
+    }
     steps = {"bsp", "bsp,compress=qsgd:8"}
-    assert strict == steps | {often, f"{often},compress=qsgd:8", f"{often},compress=qsgd:4"}
+    assert strict == steps | local
     assert {it.spec for it in ladder(8, memory=math.inf, rounded=True) if it.is_strict} == steps
 
 

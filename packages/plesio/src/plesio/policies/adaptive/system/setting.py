@@ -158,12 +158,11 @@ class Setting:
 
     @property
     def is_strict(self) -> bool:
-        """True if it counts as without slack: all step together, or meet at every second step with the mean's moments.
+        """True if it counts as without slack: all step together, or step by themselves with the mean's moments.
 
-        A transformer's ends of either kind were alike (docs/log.md, section 98).
+        Transformers' ends were alike at any period (docs/log.md, section 104).
         """
-        meets_often = self.period == 2 and self.delay == 0 and self.moments == "mean"
-        return self.slack == 0 or (meets_often and not self.on_store)
+        return self.slack == 0 or (self.period > 1 and self.delay == 0 and self.moments == "mean")
 
     @property
     def policy(self) -> BSP | Hierarchical | LocalSGD | SSP:
