@@ -1,7 +1,10 @@
 """A script's use of its optimizer and parameters after a step, where the store's servers step."""
 
+import pickle
 import re
+from collections import defaultdict
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +69,58 @@ def swap(model: nn.Module, optimizer: Optimizer, step: int) -> None:
             parameter.copy_(own)
 
 
+class Averages:
+    """Averaged weights that are swapped in for an evaluation after each `every` steps."""
+
+    def __init__(self, *, data: bool, within: bool = False, every: int = 3) -> None:
+        self.data, self.within, self.every = data, within, every
+
+    def __call__(self, model: nn.Module, session: plesio.Session, step: int) -> None:
+        if (step + 1) % self.every:
+            return
+        if self.within:
+            session.evaluate(lambda: self.found(model))
+            return
+        own = [parameter.detach().clone() for parameter in model.parameters()]
+        self.write(model, [parameter / 2 for parameter in own])
+        session.evaluate(lambda: float(model.weight.sum()))
+        self.write(model, own)
+
+    def found(self, model: nn.Module) -> float:
+        own = [parameter.detach().clone() for parameter in model.parameters()]
+        self.write(model, [parameter / 2 for parameter in own])
+        value = float(model.weight.sum())
+        self.write(model, own)
+        return value
+
+    def write(self, model: nn.Module, values: list[torch.Tensor]) -> None:
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            (parameter.data if self.data else parameter.detach()).copy_(value)
+
+
 def reload(model: nn.Module, optimizer: Optimizer, step: int) -> None:
     if step == 2:
         optimizer.load_state_dict(optimizer.state_dict())
+
+
+def empty(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        optimizer.state.clear()
+
+
+def forget(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        optimizer.state.pop(next(model.parameters()), None)
+
+
+def renew(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        optimizer.state = defaultdict(dict)
+
+
+def copied(model: nn.Module, optimizer: Optimizer, step: int) -> list[type] | None:
+    copies = (optimizer.state.copy(), deepcopy(optimizer).state, pickle.loads(pickle.dumps(optimizer.state)))
+    return [type(copy) for copy in copies]
 
 
 def ask(model: nn.Module, optimizer: Optimizer, step: int) -> dict[str, Any] | None:
@@ -81,6 +133,7 @@ class Script:
 
     policy: str
     after: Act = keep
+    averages: Averages | None = None
     hooked: bool = False
     hook: Act | None = None
     optimizer: Callable[..., Optimizer] = torch.optim.Adam
@@ -110,11 +163,14 @@ class Script:
                 loss.backward()
                 session.step(loss)
                 told.append(self.after(model, optimizer, step))
+                if self.averages is not None:
+                    self.averages(model, session, step)
         report = session.report()
         return {
             "moved": not torch.equal(started, model.weight),
             "largest": max(float(p.detach().abs().max()) for p in model.parameters()),
             "state": optimizer.state_dict()["state"],
+            "state_type": type(optimizer.state),
             "told": next(filter(None, told), None),
             "calls": calls,
             "fallbacks": report.fallbacks,
@@ -137,12 +193,48 @@ def test_steps_of_a_fused_optimizer_are_the_sessions(policy: str):
     assert found[0]["fallbacks"] == ()
 
 
-@pytest.mark.parametrize("act", [clamp, shrink_late, reload])
+@pytest.mark.parametrize("act", [clamp, shrink_late, reload, empty, forget, renew])
 @pytest.mark.parametrize("policy", SERVED)
 def test_what_the_servers_would_never_see_is_refused(policy: str, act: Act):
-    what = "the optimizer's state" if act is reload else "weight"
+    what = "weight" if act in (clamp, shrink_late) else "the optimizer's state"
     with pytest.raises(TaskError, match=rf"changed \"?{what}\"? outside of session.step.*under {policy} the servers"):
         run(Script(policy, act))
+
+
+@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize("policy", [*SERVED, "diloco:3"])
+def test_weights_swapped_in_for_an_evaluation_of_others_are_refused(policy: str, data: bool):
+    for every in (3, 4):  # without a copy of step 3, and with one of step 4
+        with pytest.raises(TaskError, match=f"around session.evaluate, which under {policy} has the shared ones"):
+            run(Script(policy, averages=Averages(data=data, every=every)))
+    found = run(Script(policy, averages=Averages(data=data, within=True)))
+    assert found[0]["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("policy", ["asp", "asp,update=delta"])
+def test_weights_swapped_in_for_the_last_evaluation_are_told(policy: str):
+    found = run(Script(policy, averages=Averages(data=True, every=STEPS)))
+    assert sum("around session.evaluate" in line for one in found for line in one["fallbacks"]) > 0
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:2"])
+def test_weights_swapped_in_where_models_are_evaluated_are_taken(policy: str):
+    assert run(Script(policy, averages=Averages(data=True)))[0]["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("policy", SERVED)
+def test_copies_of_the_optimizers_state_and_what_a_session_leaves_are_plain(policy: str):
+    found = run(Script(policy, copied))[0]
+    assert found["told"] == [defaultdict] * 3
+    assert found["state_type"] is defaultdict
+    assert found["fallbacks"] == ()
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:3", "asp,update=delta"])
+def test_where_workers_step_an_optimizer_is_reset(policy: str):
+    for one in run(Script(policy, empty)):
+        assert [float(state["step"]) for state in one["state"].values()] == [STEPS - 3] * 2
+        assert one["fallbacks"] == ()
 
 
 @pytest.mark.parametrize("policy", SERVED)

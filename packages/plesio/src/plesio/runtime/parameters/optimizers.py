@@ -92,6 +92,12 @@ def parts_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
     return optimizer.parts if isinstance(optimizer, Optimizers) else (optimizer,)
 
 
+def clear_state(optimizer: Optimizer) -> None:
+    """Empty the state as the session does it, of which no mapping that notices the script's changes is told."""
+    for one in parts_of(optimizer):
+        dict.clear(one.state)
+
+
 def kind_of(optimizer: Optimizer) -> str:
     """Name the class of the script's optimizer, or those of its list.
 

@@ -119,7 +119,7 @@ class SharedModel:
                 )
             with ExitStack() as kept:
                 kept.enter_context(self._times.stopped())
-                kept.enter_context(self._replica.changes.put_back())
+                kept.enter_context(self._replica.changes.put_back(evaluates=True))
                 kept.enter_context(self._meter.within("metric"))
                 kept.enter_context(self._replica.loaded(self._everywhere()))
                 self._kept = kept.pop_all()

@@ -7,6 +7,9 @@ every step once a version has moved, or a value was another.
 
 A policy decides what becomes of it (`Policy.undoes_writes`). Where it would be lost it is refused at the next step.
 Under any policy the run's last exchange may follow the script's last write: the user is told if that was changed.
+
+Where shared parameters are evaluated and not those in the model, averaged weights that are swapped in for an evaluation
+would not be. They are noticed at once if a copy is there, and else by their being swapped out after it.
 """
 
 from collections import OrderedDict
@@ -18,11 +21,13 @@ from torch.optim import Optimizer
 
 from plesio.core.errors import TaskError
 from plesio.policies import Policy
+from plesio.runtime.worker.own_state import OwnState
 
 _INSTEAD = (
     "train under plain bsp or local_sgd, whose workers step by themselves; load states before plesio.join, or by "
     "session.load_state_dict"
 )
+_STATE = "the optimizer's state"
 
 
 class OwnChanges:
@@ -53,7 +58,11 @@ class OwnChanges:
         self._sums: torch.Tensor | None = None
         """Sums of the parameters as the script left them when it last changed them; None once a step has followed."""
         self._warn: Callable[[str], None] = lambda line: None
-        self._elsewhere = False
+        self._elsewhere: str | None = None
+        """The policy under which parameters are evaluated that are elsewhere."""
+        self._evaluated = self._swapped = False
+        """True from an evaluation to the next step; and once something was swapped out between them."""
+        self._states: list[tuple[Optimizer, OwnState]] = []
         self._stepped = False
         """True if the session has made a step in its present context: fused optimizers move no version."""
         self._hooks_count = False
@@ -76,9 +85,22 @@ class OwnChanges:
         """
         why = None if policy is None else policy.undoes_writes
         self._lost = None if policy is None or why is None else (f"under {policy.spec} {why}", refuses)
-        self._warn, self._elsewhere = warn, elsewhere
+        self._warn, self._elsewhere = warn, policy.spec if policy is not None and elsewhere else None
         self._hooks_count = elsewhere or (policy is not None and policy.bound > 0 and policy.update == "delta")
-        self._watches |= policy is not None and (why is not None or policy.bound > 0)
+        self._watches |= policy is not None and (why is not None or policy.bound > 0 or elsewhere)
+
+    def watch_states(self, optimizers: Iterable[Optimizer]) -> None:
+        """Take note from here on when the script empties the states of these optimizers, or sets others; [] ends it."""
+        for one, state in self._states:
+            if one.state is state:
+                one.state = state.plain()
+        self._states = [(one, OwnState(one.state, action=lambda: self.found(_STATE))) for one in optimizers]
+        for one, state in self._states:
+            one.state = state
+
+    def loaded_state(self) -> None:
+        self.found(_STATE)
+        self.watch_states([one for one, _ in self._states])
 
     def begin(self) -> None:
         """Count writes from here on as the script's, except within the context."""
@@ -90,7 +112,7 @@ class OwnChanges:
 
     def adopt(self) -> None:
         """Count what the script has written so far as the session's: all workers begin from it."""
-        self._found, self._num_left = None, 0
+        self._found, self._num_left, self._swapped = None, 0, False
         self.seen = self._moved = self._unsure = False
         self.begin()
 
@@ -100,7 +122,14 @@ class OwnChanges:
         Raises:
             TaskError: It is, and no other policy will be gone to.
         """
+        for one, state in self._states:  # in every step, so without a call
+            if one.state is not state:
+                self.loaded_state()
+                break
         found, self._found, self._sums = self._found, None, None
+        if self._swapped:
+            self._tell_swapped()
+            return
         if self._lost is None:
             return
         why, refuses = self._lost
@@ -115,6 +144,17 @@ class OwnChanges:
                 f"{why}; {_INSTEAD}"
             )
 
+    def _tell_swapped(self, *, refuses: bool = True) -> None:
+        self._swapped = False
+        line = (
+            f"the script changed parameters around session.evaluate, which under {self._elsewhere} has the shared ones "
+            "and not what is in the model: swap averaged weights in and out within the function that it calls, or let "
+            "that evaluate the averaged model"
+        )
+        if refuses and self._lost is not None and self._lost[1]:
+            raise TaskError(line)
+        self._warn(line)
+
     def __enter__(self) -> None:
         if self._num_left:
             self._look()
@@ -126,10 +166,17 @@ class OwnChanges:
             self._leave()
 
     @contextmanager
-    def put_back(self) -> Iterator[None]:
-        """Restore all after this context, in which the session writes: also what the script has swapped in."""
+    def put_back(self, *, evaluates: bool = False) -> Iterator[None]:
+        """Restore all after this context, in which the session writes: also what the script has swapped in.
+
+        Raises:
+            TaskError: The context ``evaluates`` the shared parameters, and others are swapped in for it.
+        """
+        noticed = evaluates and self._elsewhere is not None and self._num_left > 0
         if self._elsewhere and self._num_left:
-            self._look()
+            swapped = self._look()
+            if noticed and swapped:
+                self._tell_swapped()
         before = self._written() if self._watches else 0
         self.writing += 1
         try:
@@ -137,11 +184,16 @@ class OwnChanges:
         finally:
             self.writing -= 1
             self._version += self._written() - before if self._watches else 0
+            if noticed:
+                self._copies = {name: p.detach().clone() for name, p in self._parameters().items()}
+                self._evaluated = True
 
     def at_end(
         self, final: dict[str, torch.Tensor] | None, policy: Policy, *, warn: Callable[[str], None]
     ) -> dict[str, torch.Tensor] | None:
         """Tell the user if the run's last exchange has changed what the script had just written; returns ``final``."""
+        if self._swapped:
+            self._tell_swapped(refuses=False)
         if self._sums is not None and not _equal(self._sums, self._sum_up(final or {})):
             warn(
                 f"the last exchange of {policy.spec} came after what the script wrote into {self._found} at the end, "
@@ -185,13 +237,14 @@ class OwnChanges:
         return written
 
     def _leave(self) -> None:
-        self._stepped = False
+        self._stepped = self._evaluated = False
         self._version = self._written()
         self._num_left += 1
         keeps = self._moved or self._num_left & (self._num_left - 1) == 0
         self._copies = {name: p.detach().clone() for name, p in self._parameters().items()} if keeps else None
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Look for changes; returns whether some were found by a copy."""
         before, self._version = self._version, self._written()
         moved = self._version != before
         if self._copies is not None:
@@ -200,10 +253,12 @@ class OwnChanges:
                 if not _equal(copy, parameters[name].detach()):
                     self.found(f'"{name}"')
                     self._sums, self._moved = self._sum_up({}), True
-                    break
+                    self._swapped |= self._evaluated
+                    return True
         elif moved:
             self._unsure = True
         self._moved |= moved
+        return False
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -265,7 +265,8 @@ class Session:
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
         begun_s = self._timeline.now_s()
-        with self._times.stopped(), self._replica.changes.put_back(), self._timeline.meter.within("evaluation"):
+        aside = self._replica.changes.put_back(evaluates=True)
+        with self._times.stopped(), aside, self._timeline.meter.within("evaluation"):
             try:
                 number = self._past.num_evaluations if everywhere else None
                 found = self._together(lambda: self._evaluated(metric, goal, number))
@@ -284,7 +285,7 @@ class Session:
 
     def _evaluated(self, metric: Metric, goal: Goals, number: int | None) -> Found:
         if self._equality is not None:
-            self._equality.compare()
+            self._equality.compare(own_averages=self.policy.bound > 0)
         samples, at_s = self._loops.global_samples, self._times.elapsed_s
         return self._evaluator.evaluate(metric, goal, samples=samples, at_s=at_s, number=number)
 

@@ -166,7 +166,8 @@ class CollectiveExchanges:
 
     def build(self, policy: Policy) -> CollectiveExchange:
         changes, warn = self._replica.changes, self._timeline.meter.warn
-        changes.lost_under(policy, warn=warn, refuses=self._gauge is None)  # else there will be another policy
+        refuses, elsewhere = self._gauge is None, policy.outer_step is not None  # else there will be another policy
+        changes.lost_under(policy, warn=warn, refuses=refuses, elsewhere=elsewhere)
         self._serve(None)
         return self._build(policy)
 

@@ -22,6 +22,10 @@ from plesio.runtime.worker.island import together
 ROUNDING = 1e-3
 """Relative difference of a parameter that rounding on unlike processors stays below and a lost step exceeds."""
 RATE_ROUNDING = 1e-9
+_OWN_AVERAGES = (
+    ". Averaged weights are each worker's own here: swap them in and out within the function that session.evaluate "
+    "calls, or let that evaluate the averaged model"
+)
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -45,15 +49,18 @@ class Equality:
         if group is not self._began_in and (not isinstance(group, TorchGroup) or self.compare()):
             self._began_in = group
 
-    def compare(self) -> bool:
-        """Compare, if replicas are to be equal now, which all workers know alike; returns whether they are to be."""
+    def compare(self, *, own_averages: bool = False) -> bool:
+        """Compare, if replicas are to be equal now, which all workers know alike; returns whether they are to be.
+
+        With ``own_averages`` each worker's averaged weights are others, and may be in the model by mistake.
+        """
         held, group = self._held_steps(), self._group.current
         if not isinstance(group, TorchGroup) or held is None or held.settled != held.counted:
             return False
-        together(self._replica.island, lambda: self._compare(group, held))
+        together(self._replica.island, lambda: self._compare(group, held, own_averages=own_averages))
         return True
 
-    def _compare(self, group: TorchGroup, held: HeldSteps) -> None:
+    def _compare(self, group: TorchGroup, held: HeldSteps, *, own_averages: bool) -> None:
         group.meet()
         rows = torch.stack(group.all_gather(self._bits()).wait()).cpu()
         if bool((rows == rows[0]).all()):
@@ -63,7 +70,8 @@ class Equality:
         for rank, row in enumerate(values[1:], start=1):
             apart = _apart(values[0], row, num_rates=len(self._rates()))
             if apart is not None:
-                raise ExchangeError(self._problem(apart, values[0], row, first, self._group.workers[rank], clock))
+                problem = self._problem(apart, values[0], row, first, self._group.workers[rank], clock)
+                raise ExchangeError(problem + (_OWN_AVERAGES if own_averages and apart >= len(self._rates()) else ""))
         self._warn(
             f"replicas differ by rounding after step {clock} ({ROUNDING:g} of a parameter at most), as they do where "
             "workers have different processors"

@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from plesio.runtime.parameters.optimizers import clear_state
 from plesio.runtime.worker.exchange.flat import by_dtype, flat_of, write_parts
 from plesio.runtime.worker.exchange.group import Group, broadcast_text
 from plesio.runtime.worker.exchange.local_part import local_part
@@ -172,7 +173,7 @@ def _row(key: str, value: Any) -> list[Any]:
 
 def _set_state(replica: Replica, copies: Sequence[dict[str, Any]]) -> None:
     state = replica.optimizer.state
-    state.clear()
+    clear_state(replica.optimizer)
     for parameter, copy in zip(replica.parameters.values(), copies, strict=True):
         if copy:
             state[parameter] = copy

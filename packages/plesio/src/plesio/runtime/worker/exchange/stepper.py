@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from plesio.core.errors import TaskError
 from plesio.core.exact import own_numbers
 from plesio.runtime.parameters.optimizer_spec import accumulates, normalises
-from plesio.runtime.parameters.optimizers import parts_of
+from plesio.runtime.parameters.optimizers import clear_state, parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import settings_of
@@ -105,11 +105,11 @@ class Stepper:
     def state_aside(self) -> Iterator[None]:
         """Empty the optimizer's state within this context; what was there before comes back afterwards."""
         before = dict(self._optimizer.state)
-        self._optimizer.state.clear()
+        clear_state(self._optimizer)
         try:
             yield
         finally:
-            self._optimizer.state.clear()
+            clear_state(self._optimizer)
             self._optimizer.state.update(before)
 
     def sparse_momentum(self) -> None:

@@ -26,6 +26,7 @@ from plesio.runtime.parameters.codecs import make_codec
 from plesio.runtime.parameters.layout import Slice, SliceLayout, view_packed, write_slice
 from plesio.runtime.parameters.optimizer_spec import optimizer_spec
 from plesio.runtime.parameters.optimizer_state import Piece, read_state, write_state
+from plesio.runtime.parameters.optimizers import clear_state
 from plesio.runtime.worker.exchange.local_part import local_part
 from plesio.runtime.worker.exchange.replica import Replica, State
 from plesio.runtime.worker.exchange.store_client import Reply, StoreClient
@@ -144,7 +145,7 @@ class StoredState:
 
     def set_optimizer(self, replies: Sequence[Reply]) -> None:
         if self._served is not None:
-            self._served.state.clear()
+            clear_state(self._served)
             self._write_optimizer(replies)
 
     def _write_optimizer(self, replies: Sequence[Reply]) -> None:
@@ -309,7 +310,8 @@ class ServerSteps:
     step hooks          run on the worker: before a step on its own gradient, which is pushed as they leave it; after it
     with the parameters that were pulled
     state_dict()        of the optimizer gives the servers' state of that moment
-    load_state_dict()   is refused, as is what the script writes into parameters: the servers would never see it
+    load_state_dict()   is refused, as is emptying the state, or setting another, and what the script writes into
+    parameters: the servers would never see it
 
     Args:
         fetch: Puts the servers' state into the replica's optimizer.
@@ -328,10 +330,9 @@ class ServerSteps:
             for optimizer in replica.stepper.optimizers:
                 self._handles += [
                     optimizer.register_state_dict_pre_hook(lambda _: fetch()),
-                    optimizer.register_load_state_dict_post_hook(
-                        lambda _: replica.changes.found("the optimizer's state")
-                    ),
+                    optimizer.register_load_state_dict_post_hook(lambda _: replica.changes.loaded_state()),
                 ]
+            replica.changes.watch_states(replica.stepper.optimizers)
 
     @contextmanager
     def before(self, *, servers: bool) -> Iterator[None]:
@@ -356,6 +357,7 @@ class ServerSteps:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._replica.changes.watch_states([])
         self._replica.changes.lost_under(None, warn=self._warn, refuses=False)
 
 

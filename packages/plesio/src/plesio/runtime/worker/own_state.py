@@ -1,0 +1,39 @@
+"""An optimizer's state on a worker while the servers have the true one."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+class OwnState(defaultdict[torch.Tensor, Any]):
+    """Calls ``action`` when the script empties it, or takes a parameter's state away; copied or pickled it is plain."""
+
+    def __init__(self, state: Mapping[torch.Tensor, Any], *, action: Callable[[], None]) -> None:
+        super().__init__(dict, state)
+        self._action = action
+
+    def plain(self) -> defaultdict[torch.Tensor, Any]:
+        return defaultdict(dict, self)
+
+    copy = __copy__ = plain  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return defaultdict, (dict, dict(self))
+
+    def clear(self) -> None:
+        self._action()
+        super().clear()
+
+    def pop(self, *arguments: Any) -> Any:
+        self._action()
+        return super().pop(*arguments)
+
+    def popitem(self) -> tuple[torch.Tensor, Any]:
+        self._action()
+        return super().popitem()
+
+    def __delitem__(self, parameter: torch.Tensor) -> None:
+        self._action()
+        super().__delitem__(parameter)
