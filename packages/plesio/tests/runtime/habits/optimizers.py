@@ -117,6 +117,16 @@ def _told(facts: Sequence[Facts], script: Script) -> None:
     assert script.alone or any(one["told"] for one in facts)
 
 
+@habit("another optimizer of the same parameters for a second phase", part=PART, kind="warned", alone="warned")
+def second_phase(script: Script) -> Facts:
+    model, optimizer = sgd_net(script)
+    session = script.join(model, optimizer)
+    script.train(session, model, loader())
+    second = torch.optim.SGD(model.parameters(), lr=0.005)
+    script.train(session, model, loader())
+    return {"rate": second.param_groups[0]["lr"]}
+
+
 @habit("a rate that the script sets at every step, reckoned by `len(loader)`", part=PART, check=_told, kind="warned")
 def rate_by_hand(script: Script) -> Facts:
     model, optimizer = sgd_net(script)

@@ -1,6 +1,7 @@
 """Loaders that `session.shard` returns: alone the user's own, with a length, and each iteration is a new epoch."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,55 @@ def test_no_micro_batch_of_a_grid_is_larger_than_the_first_or_empty(groups: int,
         assert left == (num_samples % groups if batch_size == 1 else 0)
         assert all(1 <= size <= batch_size for one in rounds for size in one)
         assert all(now >= then for one, other in pairwise(rounds) for now, then in zip(one, other, strict=True))
+
+
+OTHERS: dict[str, tuple[Callable[[Any, torch.optim.Optimizer], Any], bool]] = {
+    "of all": (lambda model, _: torch.optim.SGD(model.parameters(), lr=0.01), True),
+    "of a part": (lambda model, _: torch.optim.SGD(model[1].parameters(), lr=0.01), True),
+    "with a state": (lambda model, old: loaded(torch.optim.SGD(model.parameters(), lr=0.01), old), True),
+    "of another model": (lambda *_: torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.01), False),
+    "a copy": (lambda _, old: copy.deepcopy(old), False),
+    "a wrapper": (lambda _, old: Wrapper(old), False),
+    "a variable": (lambda model, _: model[1].bias, False),
+}
+"""Things that a script may make between two loops, and whether each is an optimizer that the session would not step."""
+
+
+class Wrapper(torch.optim.Optimizer):
+    def __init__(self, wrapped: torch.optim.Optimizer) -> None:
+        self.param_groups, self.state = wrapped.param_groups, wrapped.state
+
+
+def loaded(optimizer: torch.optim.Optimizer, old: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    optimizer.load_state_dict(old.state_dict())
+    return optimizer
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp"])
+@pytest.mark.parametrize("made", OTHERS)
+def test_an_optimizer_made_in_the_session_is_named(policy: str, made: str) -> None:
+    make, told = OTHERS[made]
+
+    def work(job: Any) -> None:
+        model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+        before = torch.optim.Adam(model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with plesio.join(model, optimizer, policy=policy) as session:
+            given(session, session.shard(DataLoader(DATA, batch_size=3)))
+            kept = make(model, optimizer)
+            given(session, session.shard(DataLoader(DATA, batch_size=3)))
+            del before, kept
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2))
+    simulation.values()
+    lines = [line for line in simulation.runs[0].fallbacks if "has made another optimizer" in line]
+    assert len(lines) == told, simulation.runs[0].fallbacks
+
+
+def test_alone_it_is_named_too() -> None:
+    with joined() as session:
+        given(session, session.shard(DataLoader(DATA, batch_size=4)))
+        other = torch.optim.SGD(session.model.parameters(), lr=0.01)
+        given(session, session.shard(DataLoader(DATA, batch_size=4)))
+        assert len(session.report().fallbacks) == 1
+        del other

@@ -233,6 +233,7 @@ class Loops:
 
     def _dealt(self, order: Order, samples: int | None) -> Iterator[Any]:
         self._check_turn()
+        self._between.look_at_others(self._warn_of_all)
         plan, self._num_plans = self._num_plans, self._num_plans + 1
         if self._past.is_over(plan):
             if order.is_drawn:
@@ -287,6 +288,7 @@ class Loops:
 
     def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
         self._check_turn()
+        self._between.look_at_others(self._warn_of_all)
         plan, self._num_plans = self._num_plans, self._num_plans + 1
         if self._past.is_over(plan):
             return
@@ -336,6 +338,7 @@ class Loops:
         self._between.save()
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        self._between.look_at_others(self._warn_of_all)
         batches, sizes = iter(loader), _sizes(loader)
         self._stepped = 0
         self._schedules.clock.begin(None)

@@ -143,6 +143,7 @@ class BetweenSteps:
         self._times, self._steps = times, steps
         self._changes = replica.changes
         self.has_gradients = replica.has_gradients
+        self.look_at_others = replica.stepper.look_at_others
         self._checkpoint = None if saver is None else partial(times.save, saver.take)
         self.policy = policy.spec
         self.unequal = not policy.synchronous and not policy.has_collectives and replica.island is None

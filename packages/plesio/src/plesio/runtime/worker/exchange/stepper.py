@@ -6,6 +6,7 @@ or twice. torch calls one hook before the steps of all optimizers; it finds the 
 """
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +20,15 @@ from plesio.core.exact import own_numbers
 from plesio.runtime.parameters.optimizer_spec import accumulates, normalises
 from plesio.runtime.parameters.optimizers import clear_state, parts_of
 from plesio.runtime.worker.exchange.mean_moments import can_share_moments
+from plesio.runtime.worker.objects import objects_of
 from plesio.runtime.worker.own_changes import OwnChanges
 from plesio.runtime.worker.replica_checks import settings_of
+
+_OTHER = (
+    "the script has made another optimizer ({name}) of parameters that this session trains, and session.step goes on "
+    "with the one that plesio.join was given: set the rates and options of its groups in place of making another, or "
+    "close this session and open one with the other"
+)
 
 
 class Stepper:
@@ -44,6 +52,8 @@ class Stepper:
         self._sparse, self._changes = sparse, changes
         self._watched: list[object] = []
         """Kept, so that nothing else has an id of theirs."""
+        self._references: int | None = None
+        """References to the parameters at the latest look, but for those of the optimizers' states."""
         self.is_stepping = False
         for one in self.optimizers:
             _check_closure(one)
@@ -56,6 +66,28 @@ class Stepper:
     def unwatch(self) -> None:
         _watches.remove(self._watched)
         self._watched.clear()
+
+    def look_at_others(self, warn: Callable[[str], None]) -> None:
+        """Warn of another optimizer that has been made of these parameters since the latest look.
+
+        Nothing here leads to it, and a search among all objects takes as long as many small steps. So there is one only
+        where the parameters have more references than before (a single one is a variable's that a loop over them has
+        left), and what it finds holds no more of them than have come.
+        """
+        parameters = self._watched[1:]
+        now = sum(map(sys.getrefcount, parameters)) - sum(len(one.state) for one in self.optimizers)
+        before, self._references = self._references, now
+        if before is None or now - before < min(2, len(parameters)):
+            return
+        found: dict[int, str] = {}
+        ids, own = {id(one) for one in parameters}, {id(group) for group in self._optimizer.param_groups}
+        for other in objects_of(torch.optim.Optimizer):
+            groups = vars(other).get("param_groups", ())  # wrappers have none of their own, or the same
+            held = sum(id(one) in ids for group in groups for one in group["params"])
+            if 0 < held <= now - before and not any(id(group) in own for group in groups):
+                found[held + len(other.state)] = type(other).__name__
+        if found:
+            warn(_OTHER.format(name=found[max(found)]))
 
     def check_asked(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that an optimizer of the parameters is about to make and that the session has not asked for."""
