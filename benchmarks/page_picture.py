@@ -1,6 +1,6 @@
 """Takes the pictures of pages in the documents, by the browser that the tests of reports use.
 
-    make demo && python benchmarks/page_picture.py runs/demo/report.html docs/pictures/demo-report.png --height 1610
+    make demo && python benchmarks/page_picture.py runs/demo/report.html docs/pictures/demo-report.png --height 2700
     python benchmarks/page_picture.py runs/explained/explain.html docs/pictures/explain.png --of "#slack, #step-time"
 
 docs/adaptive.md has the commands that make the second page.
