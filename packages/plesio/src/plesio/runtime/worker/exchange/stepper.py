@@ -72,19 +72,19 @@ class Stepper:
 
         Nothing here leads to it, and a search among all objects takes as long as many small steps. So there is one only
         where the parameters have more references than before (a single one is a variable's that a loop over them has
-        left), and what it finds holds no more of them than have come.
+        left), and what it finds holds no more of them than have come; or fewer, as under another policy.
         """
         parameters = self._watched[1:]
         now = sum(map(sys.getrefcount, parameters)) - sum(len(one.state) for one in self.optimizers)
         before, self._references = self._references, now
-        if before is None or now - before < min(2, len(parameters)):
+        if before is None or abs(now - before) < min(2, len(parameters)):
             return
         found: dict[int, str] = {}
         ids, own = {id(one) for one in parameters}, {id(group) for group in self._optimizer.param_groups}
         for other in objects_of(torch.optim.Optimizer):
             groups = vars(other).get("param_groups", ())  # wrappers have none of their own, or the same
             held = sum(id(one) in ids for group in groups for one in group["params"])
-            if 0 < held <= now - before and not any(id(group) in own for group in groups):
+            if held > 0 and (now < before or held <= now - before) and not any(id(group) in own for group in groups):
                 found[held + len(other.state)] = type(other).__name__
         if found:
             warn(_OTHER.format(name=found[max(found)]))
