@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import CodeType
 
 import torch.distributed as dist
 from torch import nn
@@ -145,18 +146,11 @@ class VirtualScript:
             if first:
                 surroundings = replace(surroundings, on_chosen=on_chosen)
             try:
-                # each worker runs the script as its own `__main__`
                 with within(surroundings), around() if first else nullcontext():
-                    exec(code, main_of(script).__dict__)
-            # `sys.exit()` ends one worker, and only a status is a failure
-            except SystemExit as leave:
-                status = leave.code or 0
-                if not isinstance(status, int):  # Python prints it
-                    print(status, file=sys.stderr)
-                    status = 1
-                if status:
-                    refusals.append(ScriptStatusError(f"{script} ended with status {status}"))
-                    raise refusals[-1] from None
+                    _run_main(code, script)
+            except ScriptStatusError as error:
+                refusals.append(error)
+                raise
 
         with as_main(script, self.arguments), _in_environment(self.variables), _without_process_groups():
             simulation = simulate(
@@ -172,6 +166,23 @@ class VirtualScript:
         missed = workers.missed(end_s=simulation.virtual_s)
         runs = [replace(run, fallbacks=(*run.fallbacks, *missed)) for run in simulation.runs[-1:]]
         return replace(simulation, runs=(*simulation.runs[:-1], *runs))
+
+
+def _run_main(code: CodeType, script: Path) -> None:
+    """Run the script as a ``__main__`` of its own.
+
+    Raises:
+        ScriptStatusError: It ended with a status that is a failure; `sys.exit()` ends one worker alone.
+    """
+    try:
+        exec(code, main_of(script).__dict__)
+    except SystemExit as leave:
+        status = leave.code or 0
+        if not isinstance(status, int):  # Python prints it
+            print(status, file=sys.stderr)
+            status = 1
+        if status:
+            raise ScriptStatusError(f"{script} ended with status {status}") from None
 
 
 def _runs_of(simulation: Simulation[None], *, num_workers: int) -> list[RunResult]:
