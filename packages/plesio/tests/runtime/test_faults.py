@@ -72,7 +72,7 @@ def test_store_goes_on_without_a_killed_worker(policy: str, lost: int, tmp_path:
     # what the lost worker had pushed counts: its three finished steps, or the two that were acknowledged
     of_lost = next(worker for worker in result.workers if worker.worker == lost)
     assert of_lost.steps in (2, 3)
-    assert result.samples >= NUM_SAMPLES
+    assert result.samples == NUM_SAMPLES
     assert all(found[rank]["finite"] for rank in survivors)
 
 

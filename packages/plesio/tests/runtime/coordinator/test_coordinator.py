@@ -114,6 +114,17 @@ def test_samples_of_a_late_update_go_to_others_and_are_not_counted():
     assert run.coordinator._stage.plans[0].done
 
 
+def test_of_a_worker_that_is_lost_the_samples_it_had_handed_in_count_finite_or_not():
+    run = Run("diloco:2,exchange=store", workers=2).start()
+    block = run.block(0)
+    head = UpdateHead(worker=0, clock=2, num_steps=2)
+    run.say(0, NotFinite(event=head, finished=((0, block.id, 2),)))
+    run.beat(0, clock=3, steps=3, samples=4)
+    run.do("lose", 0)
+    [lost] = run.result.workers
+    assert (lost.steps, lost.samples, run.result.samples) == (2, 2, 2)
+
+
 def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: Path):
     run = Run("hier:bsp/ssp:2", workers=5, folder=tmp_path).start_racks(0, 0, 0, 7, 7)
     assert [run.kinds(worker) for worker in range(5)] == [[Start]] * 5

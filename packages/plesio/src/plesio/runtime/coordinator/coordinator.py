@@ -260,7 +260,8 @@ class Coordinator:
         mates = self._members.mates(worker)
         meets = self._stage.exchange == "collective" and not self._regroupings.possible
         fatal = meets or bool(mates and self._members.all_doomed_but(worker, *mates))
-        self.ledger.lose(worker, evaluates=self._members[worker].evaluates)
+        handed_in = self._stage.exchange == "store" and not self._members.by_racks
+        self.ledger.lose(worker, handed_in=handed_in, evaluates=self._members[worker].evaluates)
         self._trace.event("lost", at_s=now_s, clock=self._members[worker].clock, worker=worker)
         if fatal and not self._members[worker].leaving:
             self.ledger.fail(f"worker {worker} was lost, and a collective exchange cannot go on without it")

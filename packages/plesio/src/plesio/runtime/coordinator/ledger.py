@@ -5,7 +5,7 @@ parts, assign their attributes.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -153,7 +153,8 @@ class Ledger:
         """Enter by how many steps a worker was ahead of the slowest one."""
         self._max_lead = max(self._max_lead, lead)
 
-    def entered_store(self, samples: int) -> None:
+    def entered_store(self, workers: Iterable[int], *, clock: int, samples: int) -> None:
+        self.workers.entered_store(workers, clock=clock)
         self.samples.entered_store(samples, arrived=self.workers.arrived_samples)
 
     def regrouped(self, members: Sequence[int], *, samples: int, own: int, dropped: int) -> None:
@@ -169,9 +170,14 @@ class Ledger:
                 "had ended"
             )
 
-    def lose(self, worker: int, *, evaluates: bool = False) -> None:
-        """Enter that a worker is lost; ``evaluates``: the others had left, and it was to evaluate."""
+    def lose(self, worker: int, *, handed_in: bool = False, evaluates: bool = False) -> None:
+        """Enter that a worker is lost.
+
+        ``handed_in``: only the updates that it had handed in count; ``evaluates``: the others had left, and it was to.
+        """
         self.lost.append(worker)
+        if handed_in:
+            self.workers.lost_on_store(worker)
         if evaluates and self.metric.parameters_sha256 is None:
             why = f"worker {worker} was lost while it evaluated, when the others had left"
             self.fallbacks.note(f"nobody has evaluated the final parameters: {why}")

@@ -47,12 +47,12 @@ class SampleCounts:
         ``arrived`` are in updates that reached the store.
         """
         on_store = self._in_collectives + arrived
-        samples = max(sum(report.samples for report in reports.values()), on_store)
+        told = sum(report.samples for report in reports.values())
         if self._group is not None and lost:  # a lost worker's last report may have more or less than what counts
             of_members = sum(reports[member].samples for member in self._group if member in reports)
-            samples = max(self._of_others + of_members, on_store)
-        unreported = max(0, self._at_end - samples) if lost else 0
-        return samples + unreported, unreported
+            told = self._of_others + of_members
+        samples = max(told, on_store, self._at_end if lost else 0)
+        return samples, samples - told if lost else 0
 
     def corrected(self, reports: dict[int, Report], *, lost: Collection[int]) -> dict[int, Report]:
         """Return the reports with the samples of the lost workers as they count since the last new group."""

@@ -98,7 +98,7 @@ class StageChanges:
                 for event in events
             ]
         samples, left_out = self._stage.enter_store(self._members.known())
-        self._ledger.entered_store(samples)
+        self._ledger.entered_store((event.worker for event in events), clock=events[0].clock, samples=samples)
         if left_out:
             self._ledger.fallbacks.note(
                 f"{left_out} samples were left out at step {events[0].clock}: what the stage before had left of "

@@ -80,7 +80,8 @@ class Updates:
         """Take in that an update was not finite: it has no parts, and its samples count as done."""
         event = message.arrived
         if self._counts(event):
-            yield from self._decide(event, num_samples=0, finished=message.finished, now_s=now_s)
+            samples = sum(number for *_, number in message.finished)
+            yield from self._decide(event, num_samples=samples, finished=message.finished, now_s=now_s)
         else:
             yield DropOrder(worker=event.worker, clock=event.clock)
 
@@ -104,9 +105,8 @@ class Updates:
         self._whole[key] = leased if self._members.by_racks else num_samples, leased
         yield event  # from here on the policy has decided: the update is applied, refused, or waits for others
         late, self._late = self._late == key, None
-        if event.finite:
-            counted = 0 if late else num_samples
-            self._ledger.workers.arrived(worker, num_steps=event.num_steps, num_samples=counted)
+        counted = 0 if late else num_samples
+        self._ledger.workers.arrived(worker, num_steps=event.num_steps, num_samples=counted)
         settle = self._sampling.give_back if late else self._sampling.finish
         for plan, block, number in finished:
             yield from settle(worker, plan=plan, block=block, num_samples=number)

@@ -5,7 +5,7 @@ is blocked in a collective is waiting and communicating in one, and is split whe
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -25,6 +25,8 @@ class WorkerFigures:
         """The latest report of each worker."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """Steps and samples in a worker's updates that reached the store."""
+        self._at_store: dict[int, tuple[int, int, int]] = {}
+        """Steps and samples that each had reported of collectives when it last entered the store, and later steps."""
         self._before: Mapping[int, Report] = {}
         """Reports of the part of the run before it was resumed."""
         self._blocked: dict[tuple[int, int], dict[int, float]] = {}
@@ -59,6 +61,23 @@ class WorkerFigures:
         """Take in an update that reached the store: it counts even if its worker never reports it."""
         steps, samples = self._arrived.get(worker, (0, 0))
         self._arrived[worker] = (steps + num_steps, samples + num_samples)
+
+    def entered_store(self, workers: Iterable[int], *, clock: int) -> None:
+        """Begin a stage on the store, at this clock of all."""
+        for worker in workers:
+            report, (steps, samples) = self.latest(worker), self._arrived.get(worker, (0, 0))
+            self._at_store[worker] = report.steps - steps, report.samples - samples, clock - report.clock
+
+    def lost_on_store(self, worker: int) -> None:
+        """Count of a lost worker's steps on the store those that it had handed in: others train on the rest."""
+        report, before, arrived = (
+            self.latest(worker),
+            self._before.get(worker, Report()),
+            self._arrived.get(worker, (0, 0)),
+        )
+        steps, samples, untold = self._at_store.get(worker, (before.steps, before.samples, 0))
+        samples += untold * (report.samples // max(1, report.steps))  # about: its report was of an earlier step
+        self.reports[worker] = replace(report, steps=steps + untold + arrived[0], samples=samples + arrived[1])
 
     @property
     def arrived_samples(self) -> int:

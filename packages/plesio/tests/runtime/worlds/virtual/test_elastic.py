@@ -107,6 +107,15 @@ def test_on_the_store_the_lowest_rank_that_is_left_evaluates_at_the_end(policy: 
     assert result.evaluations[-1].samples == LOOPS * NUM_SAMPLES
 
 
+@pytest.mark.parametrize("policy", ["diloco:5,exchange=store", "switch:bsp/diloco:5,exchange=store@6/bsp@40"])
+@pytest.mark.parametrize("at_s", [0.22, 0.25])
+def test_local_steps_that_a_lost_worker_had_not_handed_in_do_not_count(policy: str, at_s: float) -> None:
+    [result] = run(policy, lose(1, at_s=at_s)).runs
+    assert result.samples == LOOPS * NUM_SAMPLES
+    if policy.startswith("diloco"):  # else the last report before the store may be of an earlier step
+        assert sum(worker.samples for worker in result.workers) == LOOPS * NUM_SAMPLES
+
+
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4"])
 def test_snapshots_go_on_where_rank_0_left_them(policy: str) -> None:
     [result] = run(policy, lose(0, at_s=0.2), snapshot_every=30).runs
