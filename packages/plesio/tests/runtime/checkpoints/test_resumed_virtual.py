@@ -117,6 +117,20 @@ def test_the_first_checkpoint_comes_where_all_stop_first(workers: int, tmp_path:
     assert read_manifest(checkpoints(tmp_path)[0]).clock == 10
 
 
+@pytest.mark.parametrize(("policy", "every"), [("bsp", 20), ("local_sgd:4", 24), ("local_sgd:4,delay=2", 10)])
+def test_steps_between_two_checkpoints_are_those_asked_for_where_all_stop_after_so_many(
+    policy: str, every: int, tmp_path: Path
+):
+    run(policy, folder=tmp_path, workers=2, every=f"{every} steps")
+    first, *_ = found = checkpoints(tmp_path)
+    clocks = [read_manifest(path).clock for path in found]
+    assert clocks[0] == every
+    if "delay" not in policy:
+        assert clocks == list(range(every, clocks[-1] + 1, every))
+        run(policy, folder=tmp_path / "again", workers=2, every=f"{every} steps", resume=str(first))
+        assert [read_manifest(path).clock for path in checkpoints(tmp_path / "again")] == clocks[1:]
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("policy", ["bsp", "asp", "local_sgd:4,moments=mean"])

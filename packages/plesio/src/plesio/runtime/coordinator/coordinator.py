@@ -128,6 +128,7 @@ class Coordinator:
         self._checkpoints = Checkpoints(
             saving,
             remembers=remembers,
+            first_stop=policy.director(clock=began).next_review(began)[1],
             members=self._members,
             ledger=self.ledger,
             recorder=self.recorder,

@@ -49,8 +49,8 @@ class Reviews:
         members = self._members
         if members.state == "running" and members.is_live(event.worker) and not members[event.worker].left:
             members[event.worker].seen(now_s, clock=event.clock)
-            self._checkpoints.passed(event.clock)
             in_step = self._stage.exchange == "collective"
+            self._checkpoints.passed(self._checkpoints.next_stop if in_step else event.clock)
             self._rates.take(event.worker, clock=event.clock, rates=[event.learning_rate], synchronous=in_step)
             if self._checkpoints.due(now_s):  # the answer to the last review may be where all stop for it
                 yield Pause()

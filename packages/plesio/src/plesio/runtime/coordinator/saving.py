@@ -38,6 +38,7 @@ class Checkpoints:
     Args:
         saving: Frequency of checkpoints, and the beginning of the run; None for a run without.
         remembers: True if the policy's decisions follow from all earlier events.
+        first_stop: Clock at which the answer to the first review holds, and all can stop.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Checkpoints:
         saving: Saving | None,
         *,
         remembers: bool,
+        first_stop: int,
         members: Members,
         ledger: Ledger,
         recorder: Recorder,
@@ -53,7 +55,7 @@ class Checkpoints:
         self.exist = saving is not None
         """True if the run takes any."""
         self._saving = saving
-        self._remembers = remembers
+        self._remembers, self._first_stop = remembers, first_stop
         self._members = members
         self._ledger = ledger
         self._recorder = recorder
@@ -109,6 +111,12 @@ class Checkpoints:
     def latest(self, now_s: float) -> tuple[int, float] | None:
         """Return the clock of the latest checkpoint that was begun, and the seconds since; None before the first."""
         return None if self._taken_clock == self._began else (self._taken_clock, now_s - self._taken_s)
+
+    @property
+    def next_stop(self) -> int:
+        """Clock at which the answer to the review that is open on a collective holds, and all can stop."""
+        steer = self._recorder.last_steer
+        return self._first_stop if steer is None else steer.next_clock
 
     def passed(self, clock: int) -> None:
         self._clock = max(self._clock, clock)
