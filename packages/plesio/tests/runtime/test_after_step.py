@@ -118,6 +118,31 @@ def renew(model: nn.Module, optimizer: Optimizer, step: int) -> None:
         optimizer.state = defaultdict(dict)
 
 
+def assign(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        for parameter in model.parameters():
+            optimizer.state[parameter] = {}
+
+
+def zero(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        optimizer.state_dict()
+        zero_all(model, optimizer, step)
+
+
+def zero_all(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        for state in optimizer.state.values():
+            state["exp_avg"].zero_()
+
+
+def zero_each(model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    if step == 2:
+        for parameter in model.parameters():
+            if "exp_avg" in optimizer.state[parameter]:
+                optimizer.state[parameter]["exp_avg"].zero_()
+
+
 def copied(model: nn.Module, optimizer: Optimizer, step: int) -> list[type] | None:
     copies = (optimizer.state.copy(), deepcopy(optimizer).state, pickle.loads(pickle.dumps(optimizer.state)))
     return [type(copy) for copy in copies]
@@ -193,12 +218,19 @@ def test_steps_of_a_fused_optimizer_are_the_sessions(policy: str):
     assert found[0]["fallbacks"] == ()
 
 
-@pytest.mark.parametrize("act", [clamp, shrink_late, reload, empty, forget, renew])
+@pytest.mark.parametrize("act", [clamp, shrink_late, reload, empty, forget, renew, assign, zero])
 @pytest.mark.parametrize("policy", SERVED)
 def test_what_the_servers_would_never_see_is_refused(policy: str, act: Act):
     what = "weight" if act in (clamp, shrink_late) else "the optimizer's state"
     with pytest.raises(TaskError, match=rf"changed \"?{what}\"? outside of session.step.*under {policy} the servers"):
         run(Script(policy, act))
+
+
+@pytest.mark.parametrize("act", [zero_all, zero_each])
+def test_a_script_that_looks_at_a_state_which_the_servers_have_is_told(act: Act):
+    [line] = run(Script("asp", act))[0]["fallbacks"]
+    assert line.startswith("under asp the servers have the optimizer's state, and what the script looked at")
+    assert run(Script("local_sgd:3", act))[0]["fallbacks"] == ()
 
 
 @pytest.mark.parametrize("data", [False, True])

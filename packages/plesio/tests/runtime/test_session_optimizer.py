@@ -3,6 +3,7 @@
 import copy
 import pickle
 import runpy
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ def test_alone_it_is_the_optimizer_and_steps_once():
         optimizer.zero_grad()
         assert model.weight.grad is None
         assert session.clock == 3
+
+
+def test_a_state_that_is_set_is_the_optimizers():
+    model, own = of_one()
+    with plesio.join(model, own) as session:
+        for step in range(2):
+            gradient(model, step)
+            session.optimizer.step()
+        session.optimizer.state = defaultdict(dict)
+        assert own.state is session.optimizer.state
+        assert not own.state
 
 
 def test_the_scripts_own_step_is_still_refused():

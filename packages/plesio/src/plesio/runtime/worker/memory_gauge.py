@@ -206,7 +206,7 @@ class MemoryGauge:
         """Return the bytes of the model, and of the optimizer."""
         model, device_type = self._replica.model, self._memory.device_type
         parameters = local_bytes((*model.parameters(), *model.buffers()), device_type=device_type)
-        state = list(self._replica.optimizer.state.values())
+        state = [entry for _, entry in self._replica.optimizer.state.items()]
         return parameters, local_bytes(_tensors_in(state), device_type=device_type)
 
     def _gradient_bytes(self) -> int:

@@ -63,6 +63,7 @@ class OwnChanges:
         self._evaluated = self._swapped = False
         """True from an evaluation to the next step; and once something was swapped out between them."""
         self._states: list[tuple[Optimizer, OwnState]] = []
+        self._states_version = 0
         self._stepped = False
         """True if the session has made a step in its present context: fused optimizers move no version."""
         self._hooks_count = False
@@ -94,9 +95,38 @@ class OwnChanges:
         for one, state in self._states:
             if one.state is state:
                 one.state = state.plain()
-        self._states = [(one, OwnState(one.state, action=lambda: self.found(_STATE))) for one in optimizers]
+        self._states = [
+            (one, OwnState(one.state, action=self._set_state, asked=self._asked_for_state)) for one in optimizers
+        ]
         for one, state in self._states:
             one.state = state
+        self._states_version = self._states_written()
+
+    @contextmanager
+    def writes_states(self) -> Iterator[None]:
+        """Count what is written into the optimizers' states within this context as the session's."""
+        self.writing += 1
+        try:
+            yield
+        finally:
+            self.writing -= 1
+            self._states_version = self._states_written()
+
+    def _states_written(self) -> int:
+        """Count the writes into the tensors that are here: of those before the servers stepped, or fetched."""
+        entries = [entry for _, state in self._states for entry in dict.values(state)]
+        return sum(one._version for entry in entries for one in entry.values() if isinstance(one, torch.Tensor))
+
+    def _set_state(self) -> None:
+        if not self.writing:
+            self.found(_STATE)
+
+    def _asked_for_state(self) -> None:
+        if not self.writing and self._elsewhere is not None:
+            self._warn(
+                f"under {self._elsewhere} the servers have the optimizer's state, and what the script looked at in "
+                "optimizer.state is empty: optimizer.state_dict() fetches it, and what is written into it is lost"
+            )
 
     def loaded_state(self) -> None:
         self.found(_STATE)
@@ -126,6 +156,9 @@ class OwnChanges:
             if one.state is not state:
                 self.loaded_state()
                 break
+        if self._states and self._states_version != self._states_written():
+            self._states_version = self._states_written()
+            self.found(_STATE)
         found, self._found, self._sums = self._found, None, None
         if self._swapped:
             self._tell_swapped()
@@ -162,6 +195,7 @@ class OwnChanges:
 
     def __exit__(self, *_: object) -> None:
         self.writing -= 1
+        self._states_version = self._states_written() if self._states else 0
         if self._watches and (self._copies is None or self._stepped or self._written() != self._version):
             self._leave()
 

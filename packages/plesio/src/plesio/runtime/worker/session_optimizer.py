@@ -45,6 +45,9 @@ class SessionOptimizer(Optimizer):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self.wrapped if name in ("state", "param_groups") else self, name, value)
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Refuse to be copied or pickled: torch's copy has no session."""
         raise ConfigError("session.optimizer is of one session and cannot be copied or pickled: take its state_dict()")

@@ -121,7 +121,7 @@ class StoredState:
             if self._update != "gradient":
                 yield
                 return
-            with self._replica.stepper.state_aside():
+            with self._replica.changes.writes_states(), self._replica.stepper.state_aside():
                 self._write_optimizer(replies)
                 self._is_gathered = True
                 try:
@@ -145,8 +145,9 @@ class StoredState:
 
     def set_optimizer(self, replies: Sequence[Reply]) -> None:
         if self._served is not None:
-            clear_state(self._served)
-            self._write_optimizer(replies)
+            with self._replica.changes.writes_states():
+                clear_state(self._served)
+                self._write_optimizer(replies)
 
     def _write_optimizer(self, replies: Sequence[Reply]) -> None:
         assert self._served is not None, "the servers have an optimizer"
