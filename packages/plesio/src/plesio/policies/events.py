@@ -134,6 +134,8 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
             of those in full; left out of logs if it is 1, as in those of before low rank.
         writes: True if the script writes into parameters by itself, so that each of their moves must count once; left
             out of logs if it does not.
+        began_slow: True until the first answer if the workers began under the policy for slow links
+            (`Policy.first_if_slow`); left out of logs otherwise.
     """
 
     omits: ClassVar[tuple[str, ...]] = (
@@ -147,6 +149,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
         "shares_moments",
         "accumulates",
         "writes",
+        "began_slow",
     )
 
     worker: int
@@ -173,6 +176,7 @@ class Reviewed(_Tagged, frozen=True, kw_only=True):
     sparse_bytes: tuple[float, ...] = ()
     low_rank_share: float = 1.0
     writes: bool = False
+    began_slow: bool = False
 
 
 class Ready(_Tagged, frozen=True, kw_only=True):

@@ -81,6 +81,11 @@ class Policy:
         return self
 
     @property
+    def first_if_slow(self) -> "Policy":
+        """The static policy that workers begin under where it takes seconds to send all parameters."""
+        return self.first
+
+    @property
     def pushes(self) -> UpdateKind | None:
         """The kind of update that workers push to a store; None without a store.
 

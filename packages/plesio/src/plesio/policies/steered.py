@@ -69,14 +69,14 @@ class SteeredPolicy(Policy):
         return self.director().next_review(0)
 
     def start(self, *, clock: int = 0) -> PolicyMachine:
-        return SteeredMachine(self.director(clock=clock), clock=clock)
+        return SteeredMachine(self.director(clock=clock), clock=clock, first_if_slow=self.first_if_slow)
 
 
 class SteeredMachine:
     """Runs the policies that a director names."""
 
-    def __init__(self, director: Director, *, clock: int = 0) -> None:
-        self._began = clock
+    def __init__(self, director: Director, *, clock: int = 0, first_if_slow: Policy | None = None) -> None:
+        self._began, self._first_if_slow = clock, first_if_slow
         self._director = director
         self._policy = first = director.first
         self._inner: PolicyMachine | None = None
@@ -231,6 +231,8 @@ class SteeredMachine:
         elif event.clock < self._review:
             return ()  # the others were answered while it rested; that answer tells it of the review to come
         self._reviews[event.worker] = event
+        if event.began_slow and self._first_if_slow is not None:
+            self._policy = self._first_if_slow
         return self._answer()
 
     def _answer(self) -> tuple[Action, ...]:

@@ -41,6 +41,7 @@ class Run:
         position: tuple[float, ...] = (),
         steps_left: int | None = None,
         normalises: bool = False,
+        wire_s: float | None = None,
     ) -> Decision:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
@@ -52,7 +53,7 @@ class Run:
             samples=(8,) * NUM_STEPS,
             compute_s=(STEP_S,) * NUM_STEPS,
             blocked_s=(took_s if together else 0.0005,) * NUM_STEPS,
-            exchanges=() if together else ((float(self.clock - 4), took_s),),
+            exchanges=() if together and wire_s is None else ((float(self.clock - 4), wire_s or took_s),),
             loss=1.0 + 0.01 * (self.clock // NUM_STEPS % 3),
             learning_rate=1e-4 * self.clock,
             position=position,
@@ -60,6 +61,7 @@ class Run:
             progress=-1.0 if steps_left is None else self.clock / (self.clock + steps_left),
             normalises=normalises,
             can_push=self.setting.on_store,
+            began_slow=wire_s is not None,
         )
         reviews = {worker: replace(every, worker=worker) for worker in range(NUM_WORKERS)}
         for worker in range(NUM_WORKERS) if typical else [NUM_WORKERS - 1]:
@@ -336,3 +338,8 @@ def test_an_optimizer_that_normalises_has_no_slack_before_its_noise_is_known():
     run = Run("adaptive")
     specs = {run.review(normalises=True).policy.spec for _ in range(12)}
     assert specs == {ROUNDED_BSP}
+
+
+@pytest.mark.parametrize(("wire_s", "spec"), [(0.0005, "bsp"), (0.02, ROUNDED_BSP)])
+def test_what_begins_in_8_bits_goes_on_so_where_the_links_and_not_the_codec_take_the_time(wire_s: float, spec: str):
+    assert Run(STRICT, transfer_s=0.02).review(wire_s=wire_s).policy.spec == spec

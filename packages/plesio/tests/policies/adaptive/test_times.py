@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from plesio.policies import Reviewed
 from plesio.policies.adaptive.numbers import Options
-from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import IN_LOW_RANK, ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
 from plesio.policies.adaptive.system.times import SettingTimes
 
 BSP = SYNCHRONOUS
@@ -202,3 +202,22 @@ def test_shares_of_workers_that_have_left_are_dropped():
 
 def test_before_anything_is_measured_there_are_no_times():
     assert SettingTimes(Options()).predict(BSP, (0.5, 0.5)) == ({}, ())
+
+
+@pytest.mark.parametrize(("wire_s", "in_full_s"), [(0.02, 0.02 / ROUNDED_SHARE - 0.012), (0.001, 0.0)])
+def test_an_exchange_in_full_has_no_codec_and_hides_behind_the_backward_pass(wire_s: float, in_full_s: float):
+    reviews = under_bsp([[0.018] * 8] * 4, transfer_s=wire_s + 0.01)
+    reviews = {worker: replace(one, exchanges=((8.0, wire_s),)) for worker, one in reviews.items()}
+    times = times_of(reviews, setting=ROUNDED)
+    assert times.transfer_s(ROUNDED) == pytest.approx(wire_s + 0.01)
+    assert times.transfer_s(BSP) == pytest.approx(in_full_s)
+    assert times.transfer_s(Setting.of(period=8, delay=0)) == pytest.approx(wire_s / ROUNDED_SHARE)
+
+
+def test_exchanges_of_gradients_are_no_measure_of_those_of_parameters():
+    local = Setting.of(period=8, delay=0)
+    times = times_of(under_bsp([[0.02] * 8] * 4, transfer_s=0.04), setting=ROUNDED)
+    mixed = {worker: replace(review(worker, [0.02] * 8, [0.0] * 8), clock=16, exchanges=((8.0, 0.01), (16.0, 0.1)))
+             for worker in range(4)}  # fmt: skip
+    times.observe(mixed, setting=local)
+    assert times.transfer_s(local) == pytest.approx(0.1)

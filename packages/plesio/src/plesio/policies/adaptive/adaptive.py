@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plesio.policies.adaptive.numbers import Options
-from plesio.policies.adaptive.system.setting import SYNCHRONOUS
+from plesio.policies.adaptive.system.setting import ROUNDED_STEPS, SYNCHRONOUS
 from plesio.policies.policy import Director, Policy, UpdateKind
 from plesio.policies.steered import SteeredPolicy
 
@@ -41,6 +41,11 @@ class Adaptive(Options, SteeredPolicy):
     def first(self) -> Policy:
         """BSP, until an exchange has been measured."""
         return SYNCHRONOUS.policy
+
+    @property
+    def first_if_slow(self) -> Policy:
+        """BSP in 8 bits, if messages may be compressed: its exchanges show the time of those in full."""
+        return (ROUNDED_STEPS if self.compress else SYNCHRONOUS).policy
 
     @property
     def pushes(self) -> UpdateKind | None:

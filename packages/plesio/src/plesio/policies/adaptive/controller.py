@@ -16,7 +16,7 @@ from plesio.policies.adaptive.guard import Alarm, Guard
 from plesio.policies.adaptive.numbers import Options
 from plesio.policies.adaptive.readings.reading import Reading
 from plesio.policies.adaptive.readings.review import GradientPairs, Movement, put_together
-from plesio.policies.adaptive.system.setting import SYNCHRONOUS, Setting
+from plesio.policies.adaptive.system.setting import ROUNDED_STEPS, SYNCHRONOUS, Setting
 from plesio.policies.adaptive.system.times import LARGEST_PERIOD, SettingTimes
 from plesio.policies.adaptive.trend import Point, Trial
 from plesio.policies.adaptive.worth import Worth, kind_of
@@ -66,7 +66,7 @@ class Controller:
         self._last_loose = 0
         """Newest review of steps with slack, on the store or in low rank."""
         self._was_loose = False
-        """True if the run was ever under anything but plain BSP."""
+        """True if the run was ever under anything but plain BSP, after its first steps."""
         self._finishes = False
         self._most_slack = 1
         """Steps of slack that trials have allowed; each that passes at this slack allows the next doubling."""
@@ -96,6 +96,8 @@ class Controller:
         """Decide on the next steps."""
         reading = put_together(reviews, gradient=self._pairs.take(reviews), speed=self._movement.take(reviews))
         self._num_reviews += 1
+        if any(review.began_slow for review in reviews.values()):
+            self.setting = ROUNDED_STEPS
         if kind_of(self.setting) not in (None, "rounded"):
             self._last_loose = self._num_reviews
         self._times.observe(reviews, setting=self.setting)
@@ -195,19 +197,20 @@ class Controller:
         else:
             most = self._slack_to_try(scores)
             scores = {it: score for it, score in scores.items() if self._times.drift(it) <= most}
-        own, highest = scores.get(self.setting, -math.inf), max(scores.values())
+        standing = SYNCHRONOUS if self._num_reviews == 1 else self.setting  # rounding at first is a measurement alone
+        own, highest = scores.get(standing, -math.inf), max(scores.values())
         # of those about as good, and good enough, the least slack
         least = max(highest - numbers.gain / 2, min(highest, own + numbers.gain))
         best = min((it for it in scores if scores[it] >= least), key=lambda it: (it.slack, -scores[it]))
         shown = sorted(scores, key=lambda it: -scores[it])[:SHOWN]
-        for it in {SYNCHRONOUS, self.setting, best, *shown} & scores.keys():
+        for it in {SYNCHRONOUS, standing, best, *shown} & scores.keys():
             inputs |= self._compared(it, times_s[it], score=scores[it]).inputs
-        if best == self.setting or scores[best] < own + numbers.gain:
-            return self._own(times_s), f"{self.setting.spec} has the most progress per second"
+        if best == standing or scores[best] < own + numbers.gain:
+            return self._own(standing, times_s), f"{standing.spec} has the most progress per second"
         if self._loosens(best) and not self._gets_on():
-            return self._own(times_s), f"{best.spec} waits until the loss falls again"
+            return self._own(self.setting, times_s), f"{best.spec} waits until the loss falls again"
         if self._is_late(best, times_s, reading):
-            return self._own(times_s), "too few steps are left for a change"
+            return self._own(self.setting, times_s), "too few steps are left for a change"
         return best, self._reason(self._compared(best, times_s[best], score=scores[best]), bsp_s=bsp_s, own=own)
 
     def _slack_to_try(self, scores: Mapping[Setting, float]) -> float:
@@ -259,11 +262,11 @@ class Controller:
         cautious = mean - self._numbers.caution * deviation
         return (1 + self._numbers.lost_steps) * cautious - math.log(time)
 
-    def _own(self, times_s: Mapping[Setting, float]) -> Setting:
-        """Return the setting in force, with the step sizes that fit the optimizer now."""
-        if self.setting.on_store:
-            return self.setting
-        return next((it for it in times_s if it == self.setting), self.setting)
+    def _own(self, setting: Setting, times_s: Mapping[Setting, float]) -> Setting:
+        """Return a setting with the step sizes that fit the optimizer now."""
+        if setting.on_store:
+            return setting
+        return next((it for it in times_s if it == setting), setting)
 
     def _is_strict(self, times_s: Mapping[Setting, float], reading: Reading) -> bool:
         """Return True at the beginning, and from the review on after which the end would begin."""

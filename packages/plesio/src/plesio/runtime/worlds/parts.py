@@ -32,6 +32,9 @@ from plesio.runtime.worker.step_times import StepClock
 from plesio.runtime.worker.world import SessionParts
 from plesio.runtime.worlds.distributed import DistributedWorld
 
+SLOW_S = 1.0
+"""Seconds to send all parameters once, from which on links count as slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -118,10 +121,14 @@ class Parts:
         monitor = self._monitor(group, can_push=can_push)
         exchanges = self._exchanges(group, gauge=monitor, seed=self.world.info.seed, watch=self._watch(group))
         # else all have read the same parameters, or receive them
+        is_slow = False
         if meets and self._point is None and not self.place.late:
+            begun_s = self.timeline.now_s()
             exchanges.make_equal()
+            if policy.first_if_slow != policy.first:
+                is_slow = exchanges.told_by_first(self.timeline.now_s() - begun_s) >= SLOW_S
         if policy.adapts:
-            return self._steered(group, exchanges, monitor, can_push=can_push)
+            return self._steered(group, exchanges, monitor, can_push=can_push, is_slow=is_slow)
         in_rounds = self._in_rounds(group)
         if not self.world.terms.elastic:
             built = exchanges.build(policy)
@@ -136,11 +143,17 @@ class Parts:
         return None if self.checkpoints is None else self.checkpoints.point
 
     def _steered(
-        self, group: LiveGroup, exchanges: CollectiveExchanges, monitor: StepMonitor | None, *, can_push: bool
+        self,
+        group: LiveGroup,
+        exchanges: CollectiveExchanges,
+        monitor: StepMonitor | None,
+        *,
+        can_push: bool,
+        is_slow: bool,
     ) -> SessionParts:
         self.replica.changes.watch()
         client, policy, timeline = self.world.client, self.policy, self.timeline
-        first, first_review = self._first(self._point)
+        first, first_review = self._first(self._point, is_slow=is_slow)
         channel = ServerSteering(client, check=self.world.check_group)
         limit = RateLimit() if policy.guard else None
         steered = StagedExchange(
@@ -165,6 +178,7 @@ class Parts:
                 limit=limit,
                 monitor=monitor,
                 first_review=first_review,
+                began_slow=is_slow,
             ),
             saver=None if self.checkpoints is None else self.checkpoints.saver,
             resumed=self._point,
@@ -181,10 +195,10 @@ class Parts:
     def _equality(self, group: LiveGroup, exchange: CollectiveExchange | Regroupable) -> Equality:
         return Equality(self.replica, group=group, held_steps=exchange.held_steps, warn=self.timeline.meter.warn)
 
-    def _first(self, point: QuiescentPoint | None) -> tuple[Policy, tuple[int, int]]:
+    def _first(self, point: QuiescentPoint | None, *, is_slow: bool) -> tuple[Policy, tuple[int, int]]:
         """Return the static policy to begin under, and the clocks of the first review and of its answer."""
         if point is None:
-            return self.policy.first, self.policy.first_review
+            return self.policy.first_if_slow if is_slow else self.policy.first, self.policy.first_review
         if self.policy.remembers and point.own:
             return parse_policy(point.policy), (point.next_review, point.next_clock)
         director = self.policy.director(clock=point.clock)

@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader
 
 import plesio
 from plesio.core.results import RunResult
-from plesio.cost.cluster import Cluster
+from plesio.cost.cluster import Cluster, Link
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
+from plesio.policies.review_clocks import FIRST_REVIEW
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -141,6 +142,24 @@ def test_with_nothing_to_gain_it_is_bsp_to_the_bit() -> None:
     assert [one["policy"] for one in adaptive.runs[0].decisions] == ["bsp"]
     assert adaptive.runs[0].parameters_sha256 == bsp.runs[0].parameters_sha256
     assert adaptive.runs[0].wall_s == pytest.approx(bsp.runs[0].wall_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("policy", "latency_s", "first"),
+    [("adaptive", 0.3, "bsp,compress=qsgd:8"), ("adaptive,compress=off", 0.3, "bsp"), ("adaptive", 0.05, "bsp")],
+)
+def test_where_sending_all_parameters_takes_seconds_the_first_steps_are_rounded(
+    tmp_path: Path, policy: str, latency_s: float, first: str
+) -> None:
+    link = Link(latency_s=latency_s, bytes_per_s=1e9)
+    far = Cluster(name="far", hosts=NUM_WORKERS, workers_per_host=1, cores_per_host=1, nic=link)
+    run(policy, cluster=far, trace=tmp_path)
+    log = read_log(tmp_path / "events.jsonl")
+    reviews = [entry.event for entry in log.entries if isinstance(entry.event, Reviewed)]
+    assert [one.began_slow for one in reviews] == [first != "bsp" and one.clock == FIRST_REVIEW for one in reviews]
+    steers = [action for entry in log.entries for action in entry.actions if isinstance(action, Steer)]
+    assert steers[0].before == first
+    assert verify(log) is None
 
 
 def test_a_slow_worker_is_given_less_to_do() -> None:

@@ -72,6 +72,8 @@ OUTLIER = 2.0
 """Multiple of a worker's median step, from which a step is an outlier."""
 LOCAL = Setting.of(period=2, delay=0)
 """Any setting under which single workers average parameters."""
+BACKWARD = 2 / 3
+"""Share of a step's computing that DDP's exchanges go behind: the backward pass."""
 
 
 class SettingTimes:
@@ -91,6 +93,8 @@ class SettingTimes:
         """Seconds of the last steps at equal shares, by worker."""
         self._transfer_s: dict[tuple[Kind, Sent], float] = {}
         """Seconds of an exchange, by its kind and compression."""
+        self._wire_s: dict[Sent, float] = {}
+        """Seconds on the wire of one of gradients, without its codec, by its compression."""
         self._sent = SentBytes()
         self._counts_samples = False
         """True if samples are dealt in rounds; else there are no shares to change."""
@@ -118,6 +122,8 @@ class SettingTimes:
             seen = {"store": with_store_s, "gradients": each_step_s, "parameters": now_and_then_s}[kind](reviews)
             if seen:
                 self._transfer_s[kind, setting.sent] = statistics.fmean(seen)
+            if kind == "gradients" and (seen := now_and_then_s(reviews)):
+                self._wire_s[setting.sent] = statistics.fmean(seen)
         self._lay_ladders(reviews)
 
     def _remember(self, reviews: Mapping[int, Reviewed], *, on_store: bool) -> None:
@@ -177,14 +183,20 @@ class SettingTimes:
         return times_s, shares
 
     def transfer_s(self, setting: Setting) -> float:
-        """Return the seconds of an exchange under ``setting``, from the measured one that is nearest in compression."""
+        """Return the seconds of an exchange under ``setting``, from the measured one that is nearest in compression.
+
+        One in full has no codec, and where it is of gradients it counts without what the backward pass hides of it.
+        """
         wanted = _kind(setting)
         kinds: tuple[Kind, ...] = (wanted, "gradients", "parameters", "store")
         for sent in sorted(Sent, key=lambda it: abs(it - setting.sent)):
             for kind in kinds:
                 if (kind, sent) in self._transfer_s:
                     more = self._sent.ratio(wanted, setting.sent, to=kind, to_sent=sent)
-                    return self._transfer_s[kind, sent] * more
+                    if setting.sent is not Sent.FULL or kind != "gradients" or sent not in self._wire_s:
+                        return self._transfer_s[kind, sent] * more
+                    hidden_s = BACKWARD * float(self._remembered_s().mean()) if wanted == "gradients" else 0.0
+                    return max(0.0, self._wire_s[sent] * more - hidden_s)
         return 0.0
 
     def _predict(self, compute_s: NDArray[np.float64], settings: Sequence[Setting]) -> dict[Setting, float]:
@@ -271,9 +283,9 @@ def _without_outliers(pace_s: NDArray[np.float64]) -> NDArray[np.float64]:
     return kept.reshape(pace_s.shape)
 
 
-def _exchanges_apart(setting: Setting) -> tuple[bool, bool]:
-    """Return flags that separate exchanges between racks, and the rounded ones of them, from all others."""
-    return setting.by_racks, setting.by_racks and setting.sent is Sent.ROUNDED
+def _exchanges_apart(setting: Setting) -> tuple[bool, bool, Sent]:
+    """Return what separates exchanges whose times are not each other's: between racks, of gradients, in few bits."""
+    return setting.by_racks, setting.steps_together, setting.sent
 
 
 def _kind(setting: Setting) -> Kind:

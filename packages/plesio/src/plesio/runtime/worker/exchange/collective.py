@@ -94,6 +94,12 @@ class CollectiveExchanges:
             self._group.broadcast(local_part(tensor))
         self.agree_on_scale()
 
+    def told_by_first(self, number: float) -> float:
+        """Return the number of rank 0, on all ranks."""
+        told = torch.tensor([number], dtype=torch.float64, device=self._replica.device)
+        self._group.broadcast(told)
+        return told.item()
+
     def compare(self, held_steps: HeldSteps | None) -> None:
         """Find out a replica that is another one, where ``held_steps`` says that all are equal. All workers call it."""
         warn = self._timeline.meter.warn

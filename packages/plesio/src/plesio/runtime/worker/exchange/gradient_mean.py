@@ -123,6 +123,9 @@ class GradientMeanExchange(SynchronousExchange):
     def _first(self) -> _Due:
         first = self._under_way.popleft()
         means = [mean.wait() for mean in first.means]
+        took_s = [each_s for mean in first.means if (each_s := mean.took_s()) is not None]
+        if self._gauge is not None and first.sparse is None and len(took_s) == len(means):
+            self._gauge.exchanged(first.started.clock, took_s=max(took_s))
         self._records.exchanged(first.started.clock)
         return first.started, means, [] if first.sparse is None else first.sparse.wait()
 

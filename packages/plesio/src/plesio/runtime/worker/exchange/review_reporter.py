@@ -66,6 +66,7 @@ class ReviewReporter:
         limit: The largest learning rate that is allowed, so that none leaps; None is no limit.
         monitor: Gathers reviews; None if they are not read.
         first_review: Clock of the first review and the one from which its answer holds.
+        began_slow: True if the first stage is under the policy for slow links.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class ReviewReporter:
         limit: RateLimit | None,
         monitor: StepMonitor | None,
         first_review: tuple[int, int],
+        began_slow: bool,
     ) -> None:
         self._replica, self._group, self._channel, self._timeline = replica, group, channel, timeline
         self._limit, self._monitor = limit, monitor
         self._review, self._holds = first_review
+        self._began_slow = began_slow
         self._awaits_news = False
         """The last review has not been answered."""
 
@@ -115,7 +118,7 @@ class ReviewReporter:
         if self._monitor is None:
             return Reviewed(worker=self._group.worker, clock=clock, samples=(), compute_s=(), blocked_s=())
         replica = self._replica
-        return self._monitor.take(
+        seen = self._monitor.take(
             clock,
             learning_rate=rate,
             momentum=replica.stepper.momentum,
@@ -125,6 +128,7 @@ class ReviewReporter:
             writes=replica.changes.seen,
             parameters=list(replica.parameters.values()),
         )
+        return replace(seen, began_slow=self._began_slow)
 
     def answer(self, clock: int) -> Steering | None:
         """Wait for the answer that holds from this clock on; None where none does."""
@@ -148,6 +152,7 @@ class ReviewReporter:
     def go_on(self, steer: Steering) -> None:
         """Review next when an answer says, which all have."""
         self._review, self._holds, self._awaits_news = steer.next_review, steer.next_clock, False
+        self._began_slow = False
         self._learn(steer)
 
     def _learn(self, steer: Steering) -> None:
