@@ -19,7 +19,6 @@ from plesio.cost.cluster import Cluster, Link
 from plesio.cost.step_time import Constant, LogNormal, Stalls, StepTime
 from plesio.policies import Reviewed, Steer, parse_policy, read_log, verify
 from plesio.policies.adaptive.system.setting import ON_THE_STORE, Setting
-from plesio.policies.review_clocks import FIRST_REVIEW
 from plesio.runtime.worker.pacing import Pacer
 from plesio.runtime.worlds.virtual import Simulation, simulate
 from plesio.runtime.worlds.virtual.job import VirtualJob
@@ -156,7 +155,8 @@ def test_where_sending_all_parameters_takes_seconds_the_first_steps_are_rounded(
     run(policy, cluster=far, trace=tmp_path)
     log = read_log(tmp_path / "events.jsonl")
     reviews = [entry.event for entry in log.entries if isinstance(entry.event, Reviewed)]
-    assert [one.began_slow for one in reviews] == [first != "bsp" and one.clock == FIRST_REVIEW for one in reviews]
+    clock, _ = parse_policy(policy).first_review
+    assert [one.began_slow for one in reviews] == [first != "bsp" and one.clock == clock for one in reviews]
     steers = [action for entry in log.entries for action in entry.actions if isinstance(action, Steer)]
     assert steers[0].before == first
     assert verify(log) is None
