@@ -5,6 +5,7 @@ batches are counted.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import repeat
 from typing import Any, TypeVar
@@ -38,19 +39,28 @@ _COLLECTIVE = (
     "the script calls torch.distributed between two batches, and under {policy} workers are given unequally many: one "
     "with more of them would wait for ever; call it after the loop, or train under bsp or local_sgd"
 )
+_PROGRESS_BARS = ("tqdm", "rich", "alive_progress", "progressbar")
+"""Packages that ask for the length of a loop for themselves, and not for a schedule."""
 _NO_STEP = "the session has ended without a step: call session.step(loss) where optimizer.step() was"
 
 
 class LoaderShard:
-    """A worker's batches of a loader. Each iteration is a loop of its own: another epoch."""
+    """A worker's batches of a loader. Each iteration is a loop of its own: another epoch.
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
-        self._begin, self._length = begin, length
+    ``asked`` is called when the script asks for the length.
+    """
+
+    def __init__(
+        self, begin: Callable[[], Iterator[Any]], length: Callable[[], int], *, asked: Callable[[], None] = lambda: None
+    ) -> None:
+        self._begin, self._length, self._asked = begin, length, asked
 
     def __iter__(self) -> Iterator[Any]:
         return self._begin()
 
     def __len__(self) -> int:
+        if sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] not in _PROGRESS_BARS:
+            self._asked()
         return self._length()
 
 
@@ -157,11 +167,7 @@ class Loops:
         )
 
     def _shard(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> LoaderShard:
-        def asked() -> int:
-            self._schedules.by_hand.asked(by_length=True)
-            return length()
-
-        return LoaderShard(begin, asked)
+        return LoaderShard(begin, length, asked=lambda: self._schedules.by_hand.asked(by_length=True))
 
     def rounds_of(self, loader: DataLoader[Any], *, num_workers: int) -> int:
         _check(loader)

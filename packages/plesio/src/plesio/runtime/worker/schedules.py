@@ -45,8 +45,8 @@ class HandStepped:
     Alone a script reckons ``epochs * len(loader)`` steps. Each of several workers takes a part of the loader, so a
     schedule of that length is half-way when the run of two workers ends. A script that asks the session for the number
     of steps or of workers has reckoned with it. One that asks nothing, and steps a scheduler or sets rates at every
-    step of a loop over shared data, is told so. Progress bars ask for the length of the loop too; once the schedule is
-    made that counts for nothing.
+    step of a loop over shared data, is told so. A progress bar that asks for the length of its loop counts for nothing,
+    and so does the length once the schedule is made.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

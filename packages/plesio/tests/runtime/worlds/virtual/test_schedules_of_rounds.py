@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.progress import track
 from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
@@ -452,22 +454,25 @@ def test_learning_rates_that_differ_at_a_review_are_named_once(differ: bool):
     assert all(f"{RATE / 2:g}" in line and f"{RATE / 3:g}" in line and "worker 1" in line for line in named)
 
 
-RATES = {"every step": True, "asks": False, "every epoch": False, "once": False}
+RATES = {"every step": True, "bar": True, "asks": False, "asks its length": False, "every epoch": False, "once": False}
 """When a script sets its rate, and whether it is told that the steps of its worker are fewer."""
 
 
 @pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "asp"])
 @pytest.mark.parametrize("when", RATES)
 def test_a_rate_set_by_hand_at_each_step_is_named(policy: str, when: str):
+    shown = partial(track, disable=True) if when == "bar" else iter
+
     def work(job: VirtualJob) -> None:
         model = perceptron(4, 0)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         loader = DataLoader(Problem(40, 4), batch_size=4)
         with plesio.join(model, optimizer, policy=policy) as session:
-            steps = 2 * (session.steps_per_epoch(loader) if when == "asks" else len(loader))
+            asks = {"asks": session.steps_per_epoch, "asks its length": lambda _: len(session.shard(loader))}
+            steps = 2 * asks.get(when, len)(loader)
             made = 0
             for _ in range(2):
-                for number, (_, x, y) in enumerate(session.shard(loader)):
+                for number, (_, x, y) in enumerate(shown(session.shard(loader))):
                     if {"every epoch": number == 0, "once": made == 3}.get(when, True):
                         optimizer.param_groups[0]["lr"] = RATE * (1 - made / steps)
                     (model(x) - y).square().mean().backward()
