@@ -7,6 +7,7 @@ other tasks, and `frontier` is of a smaller one.
     python benchmarks/evidence/outer.py policies --only diloco:8,outer_momentum=0.3 --seeds 3
     python benchmarks/evidence/outer.py rates                    # diloco by outer rate and momentum
     python benchmarks/evidence/outer.py rates --task digits --seeds 2
+    python benchmarks/evidence/outer.py inner --seeds 3          # digits by inner optimizer, H and outer rate
     python benchmarks/evidence/outer.py frontier --batches 2,8 --seeds 2    # by batch, H, momentum, moments, bits
 
 ρ is the mean cosine of successive outer gradients. If they agree so from each one to the next, each moves the shared
@@ -62,6 +63,7 @@ class Setting:
         return OUT / "-".join((self.task.rpartition(":")[2], str(self.batch_size), *names))
 
 
+INNER = ("sgd", "adamw")
 SETTINGS = {
     "stdlib_lm": Setting(
         options={"width": 64, "depth": 2, "context": 64, "corpus_bytes": 400_000}, length={"epochs": 1}
@@ -69,6 +71,10 @@ SETTINGS = {
     "small": Setting(
         options={"width": 32, "depth": 1, "context": 32, "corpus_bytes": 200_000}, length={"samples": 12_800}
     ),
+    **{
+        f"digits, {inner}": Setting(task=f"{__file__}:digits_inner", options={"optimizer": inner}, length={"epochs": 8})
+        for inner in INNER
+    },
     "digits": Setting(task=f"{__file__}:digits_loss", length={"epochs": 8}),
 }
 FRONTIER_STEPS, FRONTIER_PERIODS = 180, (8, 30)
@@ -78,6 +84,12 @@ FRONTIER = {
     "`local_sgd:H,moments=mean`": "local_sgd:{0},moments=mean",
     "the same in 4 bits": "local_sgd:{0},moments=mean,compress=qsgd:4",
     "after a strict tenth": "switch:bsp/local_sgd:{0},moments=mean,compress=qsgd:4@18",
+}
+OUTER = {
+    "η = 0.7, μ = 0.9": "",
+    "η = 0.3": ",outer_lr=0.3",
+    "η = 0.1": ",outer_lr=0.1",
+    "η = 0.7, μ = 0.3": ",outer_momentum=0.3",
 }
 LINKS = ("10 Mbit/s", "100 Mbit/s")
 MOMENTA = (0.0, 0.3, 0.6, 0.9)
@@ -175,6 +187,19 @@ def digits_loss() -> Task:
     return replace(digits(), metric=_loss_on_all, metric_name="loss", metric_goal="min", target=None)
 
 
+def digits_inner(*, optimizer: str) -> Task:
+    """Make the task `digits` with SGD of momentum 0.9 at as high a rate as its own, or with AdamW."""
+    task = digits()
+
+    def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model, _ = task.build(seed)
+        if optimizer == "sgd":
+            return model, torch.optim.SGD(model.parameters(), lr=0.015, momentum=0.9)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.002)
+
+    return replace(task, build=build)
+
+
 def _loss_on_all(model: nn.Module) -> float:
     with torch.no_grad():
         return float(cross_entropy(model, digits().train_set()[:]))
@@ -235,6 +260,20 @@ def show_rates(setting: Setting, *, seeds: int) -> None:
         print_table(f"diloco:{steps}", columns=columns, rows=[row for _, row in sorted(rows)])
 
 
+def show_inner(*, seeds: int) -> None:
+    """Print the worst and the mean accuracy in %, by inner optimizer, local steps, exchange and outer setting."""
+    rows = []
+    for inner, steps, exchange in itertools.product(INNER, (5, 10, 30, 100), ("", ",exchange=store")):
+        policies = [f"local_sgd:{steps}", *(f"diloco:{steps}{exchange}{outer}" for outer in OUTER.values())]
+        cells = []
+        for policy in policies:
+            runs = [do(policy, SETTINGS[f"digits, {inner}"], seed=seed) for seed in range(seeds)]
+            found = [100 * (run.final_metric or 0.0) for run in runs]
+            cells.append(f"{statistics.fmean(found):.1f} ({min(found):.1f})")
+        rows.append([inner, f"{steps}{exchange}", *cells])
+    print_table(f"accuracy, {seeds} seeds", columns=["inner", "H", "local_sgd", *OUTER], rows=rows)
+
+
 def show_frontier(batches: Sequence[int], *, seeds: int) -> None:
     """Print how far the loss ends above bsp's of equal samples, by batch, local steps and kind."""
     rows = []
@@ -257,9 +296,9 @@ def _loss(policy: str, setting: Setting, *, seed: int) -> float:
 
 
 def main() -> None:
-    """Do one of the three."""
+    """Do one of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["policies", "rates", "frontier"])
+    parser.add_argument("what", choices=["policies", "rates", "inner", "frontier"])
     parser.add_argument("--task", choices=list(SETTINGS), default="stdlib_lm", help="of rates (stdlib_lm)")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", action="append", default=[], help="a policy, instead of all; may be given again")
@@ -273,6 +312,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.what == "rates":
         show_rates(setting, seeds=arguments.seeds)
+    elif arguments.what == "inner":
+        show_inner(seeds=arguments.seeds)
     elif arguments.what == "frontier":
         show_frontier([int(size) for size in arguments.batches.split(",")], seeds=arguments.seeds)
     else:
