@@ -2,6 +2,7 @@
 
 import copy
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,18 @@ def saved(model: nn.Module) -> nn.Module:
     loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
     assert isinstance(loaded, nn.Module)
     return loaded
+
+
+def test_a_model_that_is_compiled_beside_the_session_is_not_warned_of_its_hooks():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with plesio.join(model, optimizer) as session, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        compiled = torch.compile(model, backend="eager")
+        for step in range(4):  # it is compiled for each size
+            compiled(torch.randn(2 + step, 4)).sum().backward()
+            session.step()
+    assert [str(one.message) for one in told] == []
 
 
 def test_an_evaluation_before_the_forward_pass_begins_nothing():

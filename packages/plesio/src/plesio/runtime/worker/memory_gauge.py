@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
@@ -63,6 +64,8 @@ class _Hook(OwnHook):
     def __init__(self, gauge: "MemoryGauge", *, begins: bool = False) -> None:
         super().__init__(self._mark)
         self._gauge, self._begins = gauge, begins
+
+    __call__ = _disable_dynamo(OwnHook.__call__)  # compiled with the model, it would be warned of
 
     def _mark(self, hooked: object, arguments: object = None, output: Any = None) -> None:
         if isinstance(hooked, torch.nn.Module) and not torch.is_grad_enabled():
