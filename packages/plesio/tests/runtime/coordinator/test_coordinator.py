@@ -119,10 +119,10 @@ def test_of_a_worker_that_is_lost_the_samples_it_had_handed_in_count_finite_or_n
     block = run.block(0)
     head = UpdateHead(worker=0, clock=2, num_steps=2)
     run.say(0, NotFinite(event=head, finished=((0, block.id, 2),)))
-    run.beat(0, clock=3, steps=3, samples=4)
+    run.beat(0, clock=3, steps=3, samples=4, compute_s=6.0)
     run.do("lose", 0)
     [lost] = run.result.workers
-    assert (lost.steps, lost.samples, run.result.samples) == (2, 2, 2)
+    assert (lost.steps, lost.samples, lost.lost_s, run.result.samples) == (2, 2, 2.0, 2)
 
 
 def test_the_policy_knows_one_worker_of_a_rack_and_who_it_speaks_for(tmp_path: Path):

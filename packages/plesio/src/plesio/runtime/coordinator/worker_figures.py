@@ -77,7 +77,11 @@ class WorkerFigures:
         )
         steps, samples, untold = self._at_store.get(worker, (before.steps, before.samples, 0))
         samples += untold * (report.samples // max(1, report.steps))  # about: its report was of an earlier step
-        self.reports[worker] = replace(report, steps=steps + untold + arrived[0], samples=samples + arrived[1])
+        steps, samples = steps + untold + arrived[0], samples + arrived[1]
+        undone = max(0, report.steps - steps)
+        if undone:  # computing that came to nothing
+            report = replace(report, lost_s=(report.lost_s or 0.0) + undone * report.compute_s / report.steps)
+        self.reports[worker] = replace(report, steps=steps, samples=samples)
 
     @property
     def arrived_samples(self) -> int:
