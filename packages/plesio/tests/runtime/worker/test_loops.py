@@ -209,6 +209,19 @@ def test_an_optimizer_made_in_the_session_is_named(policy: str, made: str) -> No
     assert len(lines) == told, simulation.runs[0].fallbacks
 
 
+def test_the_sessions_outer_optimizer_is_no_other_of_the_script() -> None:
+    def work(job: Any) -> None:
+        model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        with plesio.join(model, optimizer, policy="switch:bsp/diloco:2,exchange=store@2") as session:
+            for _ in range(3):
+                given(session, session.shard(DataLoader(DATA, batch_size=3)))
+
+    simulation = simulate(work, num_workers=2, cluster=Cluster.one_host(2))
+    simulation.values()
+    assert simulation.runs[0].fallbacks == ()
+
+
 def test_alone_it_is_named_too() -> None:
     with joined() as session:
         given(session, session.shard(DataLoader(DATA, batch_size=4)))

@@ -96,7 +96,11 @@ class OuterStep:
 def outer_optimizer(rule: OuterRule, inner: Optimizer) -> Optimizer:
     """Make torch's own optimizer of a rule, as the store's servers step it, for what ``inner`` has in its groups."""
     groups = [{"params": group["params"]} for group in inner.param_groups]
+    made: Optimizer
     if rule.kind == "adam":
-        return torch.optim.Adam(groups, lr=rule.rate, betas=(rule.momentum, OUTER_BETA2), eps=OUTER_EPSILON)
-    nesterov = rule.kind == "nesterov" and rule.momentum > 0
-    return torch.optim.SGD(groups, lr=rule.rate, momentum=rule.momentum, nesterov=nesterov)
+        made = torch.optim.Adam(groups, lr=rule.rate, betas=(rule.momentum, OUTER_BETA2), eps=OUTER_EPSILON)
+    else:
+        nesterov = rule.kind == "nesterov" and rule.momentum > 0
+        made = torch.optim.SGD(groups, lr=rule.rate, momentum=rule.momentum, nesterov=nesterov)
+    vars(made)["of_session"] = True  # so that it is not taken for another one of the script's
+    return made

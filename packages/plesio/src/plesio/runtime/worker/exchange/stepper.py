@@ -82,6 +82,8 @@ class Stepper:
         found: dict[int, str] = {}
         ids, own = {id(one) for one in parameters}, {id(group) for group in self._optimizer.param_groups}
         for other in objects_of(torch.optim.Optimizer):
+            if "of_session" in vars(other):
+                continue
             groups = vars(other).get("param_groups", ())  # wrappers have none of their own, or the same
             held = sum(id(one) in ids for group in groups for one in group["params"])
             if held > 0 and (now < before or held <= now - before) and not any(id(group) in own for group in groups):
