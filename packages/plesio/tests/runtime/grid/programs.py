@@ -207,8 +207,9 @@ def in_processes(
     die: int | None = None,
     sleep: int | None = None,
     die_at_the_end: int | None = None,
+    evaluations: int = 0,
 ) -> dict[str, Any]:
-    """Train in one of several real processes; returns what the test looks at.
+    """Train in one of several real processes, with so many evaluations an epoch; returns what the test looks at.
 
     After nine micro-batches the one called ``die`` is killed, and ``sleep`` stopped, until others have long given it
     up; ``die_at_the_end`` is killed when it evaluates.
@@ -236,6 +237,8 @@ def in_processes(
             for x, y in grid.shard(loader):
                 fall(grid)
                 grid.step(x, y)
+            for _ in range(evaluations):
+                grid.evaluate(metric)
         grid.finish(metric)
         state = grid.state_dict()
     result = grid.report()

@@ -41,6 +41,12 @@ def test_a_stage_that_is_far_ahead_reads_gradients_late_and_nobody_waits_for_eve
     assert_as_in_the_virtual_world("grid:1x2,delay=9")
 
 
+def test_evaluations_in_a_row_do_not_wait_for_gradients_that_are_on_their_way():
+    """The first stage takes those at its next step only."""
+    values = values_of(endings("grid:1x2", epochs=2, evaluations=2))
+    assert [value["metrics"] for value in values] == [[0.5] * 5] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["grid:1x3,schedule=gpipe,micro_batches=8", "grid:2x2,bound=3,every=4", "grid:1x4"])
 def test_other_schedules(spec: str):

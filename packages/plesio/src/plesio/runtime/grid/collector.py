@@ -98,7 +98,7 @@ class Collector:
         """Return all workers' tensors by rank, on the collector; None elsewhere. Lost groups' are missing.
 
         Raises:
-            PeerGoneError: The collector is gone; see `retried`.
+            PeerGoneError: The collector is gone, see `retried`; or no group is left.
         """
         self.num_gathered += 1
         if not self.collects:
@@ -109,7 +109,10 @@ class Collector:
         for rank in self.formation.workers:
             if rank != self.rank and self._is_there(rank):
                 self._take(rank, gathered)
-        return {rank: theirs for rank, theirs in gathered.items() if self._is_there(rank)}
+        found = {rank: theirs for rank, theirs in gathered.items() if self._is_there(rank)}
+        if not found:
+            raise PeerGoneError(next(rank for rank in self.formation.workers if rank != self.rank))
+        return found
 
     def _take(self, rank: int, gathered: dict[int, list[Tensor]]) -> None:
         assert self.links is not None, "there are others"

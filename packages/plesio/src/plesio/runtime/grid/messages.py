@@ -115,7 +115,7 @@ class Outgoing:
     def deliver(self, tensors: Sequence[Tensor], **more: object) -> None:
         """Send tensors, and return when they have left."""
         self.send(tensors, **more)
-        self.links.flush(self.to)
+        self.links.flush(self.to, tag=self.tag)  # what is under others may wait for the receiver's next step
 
     def fail(self, reason: str) -> None:
         """Send that there will be no more, and why; a receiver that is gone need not get it."""

@@ -45,8 +45,8 @@ class Links(Protocol):
         """Make room for the next message from ``source``, of exactly ``num_bytes``."""
         ...
 
-    def flush(self, to: int) -> None:
-        """Return when all that was sent to a worker has left."""
+    def flush(self, to: int, *, tag: int) -> None:
+        """Return when all that was sent to a worker under ``tag`` has left."""
         ...
 
 
@@ -100,11 +100,11 @@ class TorchLinks:
         assert work is not None, "this process is a member of the group"
         return _TorchInbox(buffer, work, source=source, device=self._device)
 
-    def flush(self, to: int) -> None:
-        for (receiver, _), under_way in self._sends.items():
-            while receiver == to and under_way:
-                try:
-                    under_way.popleft()[1].wait()
-                except RuntimeError as error:
-                    under_way.clear()
-                    raise PeerGoneError(to) from error
+    def flush(self, to: int, *, tag: int) -> None:
+        under_way = self._sends.get((to, tag), deque())
+        while under_way:
+            try:
+                under_way.popleft()[1].wait()
+            except RuntimeError as error:
+                under_way.clear()
+                raise PeerGoneError(to) from error

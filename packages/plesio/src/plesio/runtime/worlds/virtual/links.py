@@ -90,5 +90,5 @@ class VirtualLinks:
         """Return the expected message: messages wait here until they are asked for."""
         return _Expected(self._office, (source, self.rank, tag), self._turn)
 
-    def flush(self, to: int) -> None:
+    def flush(self, to: int, *, tag: int) -> None:
         """Do nothing: messages on their way arrive."""
