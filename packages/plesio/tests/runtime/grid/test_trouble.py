@@ -197,3 +197,11 @@ def test_a_long_reason_is_told_in_part() -> None:
     ended = outcomes("1x2", before_step=fail)
     assert isinstance(ended[1].error, ValueError)
     assert str(ended[0].error).startswith("worker 1 ended with an error (ValueError: ü")
+
+
+@pytest.mark.parametrize(("micro_batches", "told"), [(50, 1), (4, 0)])
+def test_a_run_too_short_for_one_update_is_told_of_once(micro_batches: int, told: int) -> None:
+    for outcome in outcomes(f"grid:1x2,micro_batches={micro_batches}").values():
+        _, result = outcome.value
+        lines = [line for line in result.fallbacks if "the grid's only update came at its end" in line]
+        assert len(lines) == told

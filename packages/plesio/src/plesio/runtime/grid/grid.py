@@ -216,6 +216,7 @@ class Grid:
         if records.finished:
             return
         try:
+            self._tell_if_one_update(composed)
             composed.worker.end(between=lambda: records.shoot(composed))
             composed.regrouper.end(self._feed)
             records.shoot(composed)
@@ -224,6 +225,13 @@ class Grid:
             records.settle(composed, metric, goal)
         except (PlesioError, PeerGoneError) as error:
             raise self._leaving(error) from None
+
+    def _tell_if_one_update(self, composed: Composed) -> None:
+        given, wanted = composed.worker.machine.given, self._records.collector.formation.setting.micro_batches
+        if 0 < given < wanted:
+            self._records.timeline.meter.warn(
+                f"the grid's only update came at its end: one is of {wanted} micro-batches, and all were {given}"
+            )
 
     def report(self) -> RunResult:
         """Return the run's figures: after `finish` or `close` of the whole run; before, of this worker alone."""
