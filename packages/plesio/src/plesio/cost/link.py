@@ -32,7 +32,7 @@ class Link:
     def __post_init__(self) -> None:
         if not (0 <= self.latency_s < math.inf and 0 < self.bytes_per_s < math.inf):
             raise ConfigError(
-                f"a link of {self.latency_s} s and {self.bytes_per_s} bytes per second is impossible; "
+                f"a link of {self.latency_s:g} s and {self.bytes_per_s:g} bytes per second is impossible; "
                 "write a latency of 0 or more and a bandwidth of more than 0"
             )
 
