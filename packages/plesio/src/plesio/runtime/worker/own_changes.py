@@ -114,8 +114,13 @@ class OwnChanges:
 
     def _states_written(self) -> int:
         """Count the writes into the tensors that are here: of those before the servers stepped, or fetched."""
-        entries = [entry for _, state in self._states for entry in dict.values(state)]
-        return sum(one._version for entry in entries for one in entry.values() if isinstance(one, torch.Tensor))
+        written = 0
+        for _, state in self._states:  # in every step, as `_written`
+            for entry in dict.values(state):
+                for one in entry.values():
+                    if isinstance(one, torch.Tensor):
+                        written += one._version
+        return written
 
     def _set_state(self) -> None:
         if not self.writing:
@@ -156,8 +161,8 @@ class OwnChanges:
             if one.state is not state:
                 self.loaded_state()
                 break
-        if self._states and self._states_version != self._states_written():
-            self._states_version = self._states_written()
+        if self._states and self._states_version != (written := self._states_written()):
+            self._states_version = written
             self.found(_STATE)
         found, self._found, self._sums = self._found, None, None
         if self._swapped:
