@@ -64,6 +64,8 @@ class OwnChanges:
         """True from an evaluation to the next step; and once something was swapped out between them."""
         self._states: list[tuple[Optimizer, OwnState]] = []
         self._states_version = 0
+        self._states_here = False
+        """True unless these states were empty, as they are with the servers, when they were last written."""
         self._stepped = False
         """True if the session has made a step in its present context: fused optimizers move no version."""
         self._hooks_count = False
@@ -98,6 +100,7 @@ class OwnChanges:
         self._states = [
             (one, OwnState(one.state, action=self._set_state, asked=self._asked_for_state)) for one in optimizers
         ]
+        self._states_here = any(state for _, state in self._states)
         for one, state in self._states:
             one.state = state
         self._states_version = self._states_written()
@@ -110,7 +113,7 @@ class OwnChanges:
             yield
         finally:
             self.writing -= 1
-            self._states_version = self._states_written()
+            self._states_here, self._states_version = True, self._states_written()
 
     def _states_written(self) -> int:
         """Count the writes into the tensors that are here: of those before the servers stepped, or fetched."""
@@ -123,10 +126,12 @@ class OwnChanges:
         return written
 
     def _set_state(self) -> None:
+        self._states_here = True
         if not self.writing:
             self.found(_STATE)
 
     def _asked_for_state(self) -> None:
+        self._states_here = True  # it is made then
         if not self.writing and self._elsewhere is not None:
             self._warn(
                 f"under {self._elsewhere} the servers have the optimizer's state, and what the script looked at in "
@@ -161,7 +166,7 @@ class OwnChanges:
             if one.state is not state:
                 self.loaded_state()
                 break
-        if self._states and self._states_version != (written := self._states_written()):
+        if self._states_here and self._states_version != (written := self._states_written()):
             self._states_version = written
             self.found(_STATE)
         found, self._found, self._sums = self._found, None, None
@@ -200,7 +205,8 @@ class OwnChanges:
 
     def __exit__(self, *_: object) -> None:
         self.writing -= 1
-        self._states_version = self._states_written() if self._states else 0
+        if self._states_here:
+            self._states_version = self._states_written()
         if self._watches and (self._copies is None or self._stepped or self._written() != self._version):
             self._leave()
 
