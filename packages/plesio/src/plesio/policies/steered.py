@@ -231,8 +231,6 @@ class SteeredMachine:
         elif event.clock < self._review:
             return ()  # the others were answered while it rested; that answer tells it of the review to come
         self._reviews[event.worker] = event
-        if event.began_slow and self._first_if_slow is not None:
-            self._policy = self._first_if_slow
         return self._answer()
 
     def _answer(self) -> tuple[Action, ...]:
@@ -243,6 +241,8 @@ class SteeredMachine:
         self._reviews.clear()
         if self._inner is not None and self._short:
             return ()
+        if self._first_if_slow is not None and any(review.began_slow for review in reviews.values()):
+            self._policy = self._first_if_slow
         decision = self._director.review(reviews)
         if self._inner is None:
             return (self._steer(decision, clock=self._holds, stopped=True),)

@@ -2,7 +2,9 @@ import itertools
 import math
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from plesio.policies import (
     Adaptive,
@@ -11,6 +13,7 @@ from plesio.policies import (
     LeaveReason,
     Left,
     PolicyMachine,
+    Resumed,
     Reviewed,
     Steer,
     parse_policy,
@@ -118,3 +121,19 @@ def test_who_leaves_is_not_waited_for():
 def test_only_finite_figures_are_inputs():
     _, answers = drive(Adaptive().start(), workers=2, reviews=4)
     assert all(math.isfinite(value) for steer in answers for _, value in steer.inputs)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_group_that_is_new_before_the_first_answer_goes_on_under_bsp_however_it_began(*, lost: bool):
+    machine = Adaptive().start()
+    for worker in range(2):
+        machine.handle(Joined(worker=worker))
+    began = [replace(review(worker, FIRST_REVIEW, steps=FIRST_REVIEW), began_slow=True) for worker in range(2)]
+    machine.handle(began[0])
+    if lost:
+        machine.handle(Left(worker=1, reason=LeaveReason.REPLACED))
+        [steer] = machine.handle(Resumed(clock=FIRST_REVIEW))
+        assert (steer.before, steer.policy) == ("bsp", "bsp")
+    else:
+        [steer] = machine.handle(began[1])
+        assert steer.before == "bsp,compress=qsgd:8"
