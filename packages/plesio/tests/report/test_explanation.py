@@ -269,6 +269,14 @@ def test_a_run_may_begin_with_slack(adaptive_run: MakeRun):
     )
 
 
+@pytest.mark.parametrize(("slow", "why"), [(True, ", for sending all parameters took a second or more"), (False, "")])
+def test_a_beginning_over_slow_links_has_its_reason(adaptive_run: MakeRun, slow: bool, why: str):
+    first = reviewed(4, EVEN, [0.0] * 4, began_slow=slow)
+    log = log_of((first, steer(8, "bsp", before="bsp,compress=qsgd:8", inputs=compared({"bsp": 0.015}))))
+    text = explanation_sentences(explanation_of(log, adaptive_run(steps=9)))[0]
+    assert text.startswith(f"It began under bsp,compress=qsgd:8{why}. A step took ")
+
+
 def test_a_run_that_crashed_is_told_as_far_as_it_went(adaptive_run: MakeRun):
     lost = adaptive_run(steps=0, wall_s=0.0, losses=(), status="failed", error="worker 2 was lost")
     explanation = explanation_of(log_of(), lost)

@@ -88,6 +88,7 @@ def explanation_of(
         saved_s=sum(chapter.saved_s for chapter in chapters),
         bytes_saved=sum(chapter.bytes_saved for chapter in chapters),
         first_reason=first_reason,
+        began_slow=any(review.began_slow for answer in answers[:1] for review in answer.reviews),
         chapters=chapters,
         spans=spans,
         reviews=reviews,

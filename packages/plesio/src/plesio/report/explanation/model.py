@@ -199,6 +199,7 @@ class Explanation:
         server_bytes: The part of all bytes that is messages between workers and servers, not collectives.
         saved_s: Seconds that its steps took less than bsp's by prediction, which is of step time and not of progress.
         first_reason: Why the policy first answered as it did; empty if it was never asked.
+        began_slow: True if it began under the policy for slow links.
         chapters: Empty where no step was finished.
         reviews: All answers of the policy, in order.
     """
@@ -223,6 +224,7 @@ class Explanation:
     saved_s: float
     bytes_saved: float
     first_reason: str
+    began_slow: bool
     chapters: tuple[Chapter, ...]
     spans: tuple[PolicySpan, ...]
     reviews: tuple[ExplainedReview, ...]

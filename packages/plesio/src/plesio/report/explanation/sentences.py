@@ -89,7 +89,8 @@ def _beginning(explanation: Explanation, chapter: Chapter) -> str:
         steps = f"{counted(chapter.num_steps, 'step')} in {format_seconds(chapter.end_s)}"
         text = f"It began under bsp: {steps}, {format_seconds(chapter.end_s / chapter.num_steps)} each."
     else:
-        text = f"It began under {chapter.policy}. A step took {_outcome(explanation, chapter)}"
+        why = ", for sending all parameters took a second or more" if explanation.began_slow else ""
+        text = f"It began under {chapter.policy}{why}. A step took {_outcome(explanation, chapter)}"
     return f"{text}{upheld_text(chapter.latest, reason='')}"
 
 
