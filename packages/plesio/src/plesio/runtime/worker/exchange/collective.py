@@ -96,7 +96,7 @@ class CollectiveExchanges:
 
     def told_by_first(self, number: float) -> float:
         """Return the number of rank 0, on all ranks."""
-        told = torch.tensor([number], dtype=torch.float64, device=self._replica.device)
+        told = torch.tensor([number], dtype=torch.float32, device=self._replica.device)  # mps has no float64
         self._group.broadcast(told)
         return told.item()
 
