@@ -53,6 +53,13 @@ def _mean(value: object) -> float:
     raise ConfigError(f'{value} is no time to be there; write more, as in "6 h", or leave the table out')
 
 
+def _bandwidth(value: object) -> float:
+    bytes_per_s = _quantity(parse_bandwidth, example="10 Gbit/s")(value)
+    if bytes_per_s > 0:
+        return bytes_per_s
+    raise ConfigError(f'"{value}" carries nothing; write more, as in "10 Gbit/s"')
+
+
 Keys = Mapping[str, tuple[str, Callable[[object], Any]]]
 """The field that each key sets, and how its value is read."""
 
@@ -72,7 +79,7 @@ _CLUSTER: Keys = {
 }
 _LINK: Keys = {
     "latency": ("latency_s", _quantity(parse_seconds, example="50 us")),
-    "bandwidth": ("bytes_per_s", _quantity(parse_bandwidth, example="10 Gbit/s")),
+    "bandwidth": ("bytes_per_s", _bandwidth),
 }
 _LINKS: Mapping[str, Keys] = {
     "local": {**_LINK, "shared": ("shared", _yes_or_no)},

@@ -164,7 +164,8 @@ def _setting(
             f"start {chosen.num_workers}, or write another grid"
         )
     if cut is not None and len(cut.ends) + 1 != chosen.stages:
-        raise ConfigError(f"{len(cut.ends) + 1} stages are given, and the grid has {chosen.stages}; make them alike")
+        given = f"{len(cut.ends) + 1} stages (by cuts, or one by one)"
+        raise ConfigError(f"{given} are given, and the grid has {chosen.stages}; make them alike")
     return chosen
 
 

@@ -178,6 +178,16 @@ def test_the_outer_parameters_are_what_is_evaluated(text: str, at: int):
     assert torch.equal(evaluated, ByHand(plesio.parse_policy(text), workers).shared_after[at])
 
 
+@pytest.mark.parametrize(("text", "is_told"), [("diloco:9", True), ("diloco:7", False), ("local_sgd:9", False)])
+def test_an_evaluation_before_the_first_round_is_over_is_told_of(text: str, is_told: bool):
+    def before_step(session: plesio.Session, model: nn.Module) -> None:
+        if session.clock == 8:
+            session.evaluate(lambda: 0.0)
+
+    [result] = run(text, before_step=before_step).runs
+    assert any("no round was over when it was evaluated" in line for line in result.fallbacks) is is_told
+
+
 def test_an_exchange_at_every_step_with_plain_outer_steps_is_bsp():
     """To rounding: BSP averages the gradients, this the parameters that they lead to."""
     ours, bsp = (workers_of(run(policy, momentum=0.0)) for policy in (f"diloco:1,{PLAIN}", "bsp"))

@@ -286,6 +286,11 @@ class AveragingExchange(CollectiveExchange):
         """
         if self._latest is None or self._latest.clock == self._settled:
             return self._replica.state() if self._leads else None
+        if self._leads and self._policy.own_share is not None and not any(one.settled for one in self._fragments):
+            self._timeline.meter.warn(
+                f"{self._policy.spec}: no round was over when it was evaluated, so the parameters were those of the "
+                "start; merge more often, or evaluate later"
+            )
         found = {id(mean): mean.shared() for mean in self._means}
         return self._state(found) if self._leads else None
 
