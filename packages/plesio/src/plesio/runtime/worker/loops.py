@@ -122,7 +122,13 @@ class Loops:
         within = self._source is not None or self._stream is not None
         return self._num_plans - 1 if within else self._num_plans
 
-    def without_step(self, *, none: bool) -> str:
+    def look_at_end(self, *, none: bool) -> None:
+        """Tell the user of batches that no step has followed, and of schedules whose changes were not reached."""
+        if line := self._without_step(none=none):
+            self._warn(line)
+        self._schedules.by_hand.at_end(num_workers=self._rounds.num_workers, warn=self._warn_of_all)
+
+    def _without_step(self, *, none: bool) -> str:
         """Describe what no step has followed: all batches if there was ``none``, or this worker's last ones.
 
         Empty where steps were made as they should be, where others were quicker and no batch was left, and alone,

@@ -27,11 +27,12 @@ from plesio.core.errors import ConfigError
 from plesio.protocol.figures import Alike
 from plesio.protocol.plans import PlanFigures, num_rounds
 from plesio.runtime.worker.objects import objects_of
+from plesio.runtime.worker.unreached import first_change
 
 _TELLING = 2
 """So many steps of one loop that each move a scheduler are no schedule by epochs."""
 _MARK = "_wrapped_by_lr_sched"
-_LENGTHS = ("T_max", "total_steps", "total_iters")
+_LENGTHS = ("T_max", "total_steps", "total_iters", "step_size", "milestones")
 
 
 def has_scheduler(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
@@ -45,8 +46,9 @@ class HandStepped:
     Alone a script reckons ``epochs * len(loader)`` steps. Each of several workers takes a part of the loader, so a
     schedule of that length is half-way when the run of two workers ends. A script that asks the session for the number
     of steps or of workers has reckoned with it. One that asks nothing, and steps a scheduler or sets rates at every
-    step of a loop over shared data, is told so. A progress bar that asks for the length of its loop counts for nothing,
-    and so does the length once the schedule is made.
+    step of a loop over shared data, is told so: when the rates change, or at the end if the steps of all workers would
+    have changed them. A progress bar that asks for the length of its loop counts for nothing, and so does the length
+    once the schedule is made.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -57,6 +59,8 @@ class HandStepped:
         self._begun_with: list[float] = []
         """Rates when the schedulers were found."""
         self._loop: int | None = None
+        self._looks = self._more = 0
+        """Steps of this loop, and those that whole loops would have had beyond this worker's if it were alone."""
         self._places: list[Any] = []
         self._moved: list[int] = []
         """Latest steps in a row that have moved each of them."""
@@ -80,8 +84,9 @@ class HandStepped:
         if self._knows or num_workers == 1:
             return
         if loop != self._loop:  # between two loops schedules by epochs are stepped
-            self._loop, self._places, self._changes = loop, [], 0
+            self._loop, self._places, self._changes, self._looks = loop, [], 0, 1
             return
+        self._looks += 1
         if not has_scheduler(self._optimizers):
             if self._changes >= _TELLING:
                 self._knows = True
@@ -93,10 +98,31 @@ class HandStepped:
         before, self._places = self._places, [_place(one()) for one in self._schedulers]
         for number, (was, now) in enumerate(zip(before, self._places, strict=False)):
             self._moved[number] = self._moved[number] + 1 if was != now else 0
-        found = [one() for one, moved in zip(self._schedulers, self._moved, strict=True) if moved >= _TELLING]
-        if found and self._rates() != self._begun_with:
+        if (found := self._by_steps()) and self._rates() != self._begun_with:
             self._knows = True
-            warn(_line([one for one in found if one is not None], num_workers=num_workers))
+            warn(_line(found[0], num_workers=num_workers))
+
+    def looped(self, *, num_workers: int, alone: int | None) -> None:
+        """Count the steps that a loop would have had ``alone``; None: those of its stream are not known."""
+        own, self._looks = self._looks, 0
+        most = own * num_workers - (num_workers - 1) * (alone is None)  # fewer were made here if it was resumed
+        self._more += max(0, min(most, most if alone is None else alone) - own)
+
+    def at_end(self, *, num_workers: int, warn: Callable[[str], None]) -> None:
+        """Tell of a scheduler that has never changed the rates, and would have, in the steps of all workers."""
+        if self._knows or not self._more or self._rates() != self._begun_with:
+            return
+        for one in self._by_steps():
+            made = getattr(one, "last_epoch", 0)
+            if change := first_change(one, steps=self._more - 1):  # none follows the last one
+                told = f", and alone this one would have changed the rate after {made + change}; here it made {made}"
+                warn(_line(one, num_workers=num_workers, told=told))
+                return
+
+    def _by_steps(self) -> list[LRScheduler]:
+        """Return the schedulers that each of the latest steps has moved."""
+        found = [one() for one, moved in zip(self._schedulers or (), self._moved, strict=True) if moved >= _TELLING]
+        return [one for one in found if one is not None]
 
     def _rates(self) -> list[float]:
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
@@ -114,15 +140,18 @@ def _place(scheduler: LRScheduler | None) -> tuple[Any, Any]:
     return getattr(scheduler, "last_epoch", None), getattr(scheduler, "T_cur", None)
 
 
-def _line(schedulers: Sequence[LRScheduler], *, num_workers: int) -> str:
-    name = type(schedulers[0]).__name__
-    lengths = [f"{key}={getattr(schedulers[0], key)}" for key in _LENGTHS if hasattr(schedulers[0], key)]
+def _line(scheduler: LRScheduler, *, num_workers: int, told: str = "") -> str:
+    lengths = [f"{key}={_length(getattr(scheduler, key))}" for key in _LENGTHS if hasattr(scheduler, key)]
     length = f" ({', '.join(lengths)})" if lengths else ""
     return (
-        f"the script steps this {name}{length} once a step, {_not_asked(num_workers)}; "
-        "write epochs * session.steps_per_epoch(loader) for its length, and session.schedule(scheduler) in place of "
-        "scheduler.step()"
+        f"the script steps this {type(scheduler).__name__}{length} once a step, {_not_asked(num_workers)}"
+        f"{told}; write epochs * session.steps_per_epoch(loader) for its length, and session.schedule(scheduler) in "
+        "place of scheduler.step()"
     )
+
+
+def _length(value: Any) -> Any:
+    return sorted(value.elements()) if isinstance(value, Counter) else value
 
 
 def _line_on_rates(*, num_workers: int) -> str:
@@ -178,6 +207,11 @@ class RoundClock:
         """Batches of most steps."""
         self.is_new = True
         """True before this worker's first step, which shows how many batches a step has."""
+
+    @property
+    def steps_alone(self) -> int | None:
+        """Steps that the loop would have without other workers; None where it is not dealt out."""
+        return None if self._figures is None else num_rounds(self._figures, num_workers=1) // self._usual
 
     def begin(self, figures: PlanFigures | None) -> None:
         """Begin a loop over the data; None: over a loader that is not dealt out."""
@@ -373,6 +407,8 @@ class Schedules:
             self.catch_up()
 
     def end(self, samples: int, *, whole: bool, exact: bool) -> None:
+        alone = self.clock.steps_alone if whole else 0
+        self.by_hand.looped(num_workers=self.clock.num_workers, alone=alone)
         self.clock.end(samples, whole=whole, exact=exact)
         self.catch_up()
 

@@ -305,8 +305,7 @@ class Session:
             if self._saver is not None:
                 self._times.save(self._saver.take)
             self._times.leave()
-            if line := self._loops.without_step(none=self.clock == self._began and not self._past.samples):
-                self._timeline.meter.warn(line)
+            self._loops.look_at_end(none=self.clock == self._began and not self._past.samples)
             with self._timeline.meter.within("end"):
                 state = self._together(self._end)
         if metric is None and self.rank > 0 and self._not_asked is not None:  # rank 0, which had evaluated, is lost

@@ -483,3 +483,73 @@ def test_a_rate_set_by_hand_at_each_step_is_named(policy: str, when: str):
     simulation.values()
     lines = [line for line in simulation.runs[0].fallbacks if "sets another learning rate at each step" in line]
     assert len(lines) == RATES[when], simulation.runs[0].fallbacks
+
+
+LATE: dict[str, tuple[Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler], bool]] = {
+    "milestone": (lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [15]), True),
+    "its last step but one": (lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [19]), True),
+    "its last step": (lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [20]), False),
+    "beyond": (lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [25, 30]), False),
+    "step size": (lambda optimizer: lr_scheduler.StepLR(optimizer, 14), True),
+    "a function": (lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 15 else 0.1), True),
+    "constant": (lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda _: 1.0), False),
+    "a table that ends": (lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: ([1.0] * 14)[step]), False),
+    "sequence": (
+        lambda optimizer: lr_scheduler.SequentialLR(
+            optimizer, [lr_scheduler.LambdaLR(optimizer, lambda _: 1.0), lr_scheduler.StepLR(optimizer, 2)], [13]
+        ),
+        True,
+    ),
+}
+"""Schedules that leave the rate as it is for most of 20 steps, and whether those change it before the last one."""
+
+
+def _scheduled_late(
+    policy: str,
+    make: Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler],
+    *,
+    asks: bool = False,
+    every: int = 1,
+    most: int = 10,
+    num_workers: int = 2,
+) -> Sequence[str]:
+    def work(job: VirtualJob) -> None:
+        model = perceptron(4, 0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        loader = DataLoader(Problem(40, 4), batch_size=4)
+        with plesio.join(model, optimizer, policy=policy) as session:
+            if asks:
+                session.steps_per_epoch(loader)
+            scheduler, number = make(optimizer), 0
+            for _ in range(2):
+                for step, (_, x, y) in enumerate(session.shard(loader), start=1):
+                    (model(x) - y).square().mean().backward()
+                    session.step()
+                    number += 1
+                    if number % every == 0:
+                        scheduler.step()
+                    if step == most:
+                        break
+
+    simulation = simulate(work, num_workers=num_workers, cluster=Cluster.one_host(num_workers))
+    simulation.values()
+    return [line for line in simulation.runs[0].fallbacks if "once a step" in line]
+
+
+@pytest.mark.parametrize("policy", ["bsp", "local_sgd:4", "ssp:2"])
+@pytest.mark.parametrize("kind", LATE)
+def test_a_schedule_whose_change_is_beyond_this_workers_steps_is_named(policy: str, kind: str):
+    make, named = LATE[kind]
+    if policy == "ssp:2" and kind == "its last step but one":
+        pytest.skip("a worker with fewer steps than another reckons with fewer in all")
+    lines = _scheduled_late(policy, make)
+    assert len(lines) == named, lines
+    assert all("alone this one would have changed the rate after 1" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "case", [{"asks": True}, {"every": 2}, {"most": 4}, {"num_workers": 1}], ids=lambda case: next(iter(case))
+)
+def test_a_schedule_is_not_named_that_goes_as_it_would_alone(case: dict[str, Any]):
+    assert _scheduled_late("bsp", LATE["milestone"][0])
+    assert not _scheduled_late("bsp", LATE["milestone"][0], **case)
