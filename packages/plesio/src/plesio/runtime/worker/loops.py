@@ -6,7 +6,7 @@ batches are counted.
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from itertools import repeat
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from plesio.core.errors import ConfigError, DataError
 from plesio.core.units import counted
 from plesio.protocol.figures import MOST_LOOKS
 from plesio.protocol.plans import PlanFigures, num_rounds
-from plesio.runtime.worker.loading import BatchSource, Fed, shard
+from plesio.runtime.worker.loading import BatchSource, Fed, Given, shard
 from plesio.runtime.worker.meter import WorkerTimeline
 from plesio.runtime.worker.order import Order, subset_digest
 from plesio.runtime.worker.past import WorkerPast
@@ -109,6 +109,8 @@ class Loops:
         self._gave = False
         self._stepped = 0
         """Steps that this loop has had."""
+        self._left: Callable[[], None] | None = None
+        """Ends a loop that the script has left with a batch that it may yet step on, and gives back what it has not."""
         self._keeps = False
         """True if gradients have been accumulated since the last step."""
         self._subsets: set[int] = set()
@@ -124,6 +126,7 @@ class Loops:
 
     def look_at_end(self, *, none: bool) -> None:
         """Tell the user of batches that no step has followed, and of schedules whose changes were not reached."""
+        self.settle()
         if line := self._without_step(none=none):
             self._warn(line)
         self._schedules.by_hand.at_end(num_workers=self._rounds.num_workers, warn=self._warn_of_all)
@@ -201,6 +204,8 @@ class Loops:
         """
         if self._schedules.clock.is_new:
             self._schedules.begin_steps()
+        if own is not None:
+            self.settle()  # it is a step on the script's own samples
         size, samples = self._size, self._samples
         self._size = self._samples = 0
         self._stepped += 1
@@ -219,7 +224,15 @@ class Loops:
         if self._stream is not None:
             self._own += samples * self._stream.trained()
             self.global_samples = self._own
+        if self._left is not None:
+            self.settle()
         return samples
+
+    def settle(self) -> None:
+        """End the loop that the script has left, if there is one; what it has not stepped on by now goes back."""
+        left, self._left = self._left, None
+        if left is not None:
+            left()
 
     def accumulates(self) -> None:
         """Take note of a backward pass that is kept; under fsdp parameters have no gradient before one is reduced."""
@@ -236,6 +249,7 @@ class Loops:
                 "session.shard deals out samples to train on, to all workers, and session.evaluate may run on one "
                 "alone: let its function go through the loader itself"
             )
+        self.settle()
         if self._source is not None or self._stream is not None:
             raise ConfigError(
                 "a loop over session.shard(...) begins while another is under way, and one is dealt out at a time: to "
@@ -291,12 +305,24 @@ class Loops:
                 if self._between.unequal and calls != self._between.num_collectives():
                     self._warn(_COLLECTIVE.format(policy=self._between.policy))
         finally:
-            batches.close()
-            self._source = None
-            if not whole:  # what was given and not stepped on goes back
-                self._size = self._samples = 0
-            self._schedules.end(self._world.samples, whole=whole, exact=self._exact)
+            self._left = functools.partial(self._end, batches, whole=whole)
+            self._leave(whole=whole)
         self._on_whole()
+
+    def _leave(self, *, whole: bool) -> None:
+        """End the loop: at once, or when it is known whether a step follows on what was given last.
+
+        ``next(iter(session.shard(loader)))`` leaves it before its first step, and a step is made all the same.
+        """
+        if whole or not self._samples or (self._stepped and not self._between.has_gradients()):
+            self.settle()
+
+    def _end(self, batches: Generator[Given], *, whole: bool) -> None:
+        batches.close()
+        self._source = None
+        if not whole:  # what was given and not stepped on goes back
+            self._size = self._samples = 0
+        self._schedules.end(self._world.samples, whole=whole, exact=self._exact)
 
     def _streamed(self, loader: DataLoader[Any]) -> Iterator[Any]:
         self._check_turn()
@@ -350,6 +376,7 @@ class Loops:
         self._between.save()
 
     def _as_it_is(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        self.settle()
         self._between.look_at_others(self._warn_of_all)
         batches, sizes = iter(loader), _sizes(loader)
         self._stepped = 0
@@ -368,13 +395,17 @@ class Loops:
             stepped = self._stepped
             try:
                 yield batch
-            except GeneratorExit:  # the loop is left: no step is made of this batch
-                self.global_samples -= self._samples
-                self._samples = 0
-                self._schedules.end(0, whole=False, exact=True)
+            except GeneratorExit:
+                self._left = self._end_as_it_is
+                self._leave(whole=False)
                 raise
             if stepped == self._stepped:
                 self._look_at_last()
+
+    def _end_as_it_is(self) -> None:
+        self.global_samples = (self.global_samples or 0) - self._samples  # no step is made of these
+        self._samples = 0
+        self._schedules.end(0, whole=False, exact=True)
 
 
 def _check(loader: object) -> None:

@@ -264,6 +264,7 @@ class Session:
         self._ensure_open()
         if self._past.knows_metric:
             return cast("M | None", self._past.metric())
+        self._loops.settle()
         begun_s = self._timeline.now_s()
         aside = self._replica.changes.put_back(evaluates=True)
         with self._times.stopped(), aside, self._timeline.meter.within("evaluation"):
