@@ -89,6 +89,22 @@ def test_a_loss_may_be_computed_beside_the_forward_pass(policy: str):
         close_to(ending.value, expected)
 
 
+@pytest.mark.parametrize("policy", ["bsp", pytest.param(STAYS, marks=pytest.mark.slow, id="adaptive")])
+@pytest.mark.parametrize("by", ["autograd", "func", "func of copies"])
+def test_a_script_may_write_the_gradients_itself(policy: str, by: str):
+    expected = in_one_process(from_step=NUM_STEPS)
+    for ending in run("written", policy=policy, by=by).values():
+        assert ending.error is None, ending.trace
+        close_to(ending.value, expected)
+
+
+def test_a_backward_pass_that_is_not_averaged_is_explained_after_the_first_step():
+    messages = [ending.message for ending in run("twice", policy="bsp").values()]
+    for message in messages:
+        assert "after step 1" in message
+        assert "gradients were not averaged (under bsp, make one backward() of all losses of a forward pass)" in message
+
+
 def warm_in_one_process(*, spare: bool, part: int, passes: int) -> dict[str, list[float]]:
     """Return the result of two ranks that use parameters beside the forward pass, by the mean of their gradients."""
     model = Warm(spare=spare)

@@ -68,6 +68,44 @@ def beside(*, policy: str) -> dict[str, list[float]]:
     return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
 
 
+def gradients_of(model: Branches, x: torch.Tensor, *, by: str) -> tuple[torch.Tensor, ...]:
+    """Compute the gradients of the model's parameters without a backward pass into them."""
+    own = dict(model.named_parameters())
+    if by == "autograd":
+        return torch.autograd.grad(loss_of(model, x, range(3)), list(own.values()))
+
+    def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        passes = [torch.func.functional_call(model, values, (x, branch)) for branch in range(3)]
+        return torch.stack([found.square().mean() for found in passes]).sum()
+
+    given = {name: value.detach() for name, value in own.items()} if by == "func of copies" else own
+    return tuple(torch.func.grad(loss)(given).values())
+
+
+def written(*, policy: str, by: str) -> dict[str, list[float]]:
+    """The script computes the gradients and writes them into the parameters itself."""
+    model = Branches()
+    with plesio.join(model, optimizer_of(model), policy=policy) as session:
+        for step in range(NUM_STEPS):
+            for parameter, gradient in zip(
+                model.parameters(), gradients_of(model, batch(step, session.rank), by=by), strict=True
+            ):
+                parameter.grad = gradient.detach()
+            session.step()
+    return {name: tensor.reshape(-1).tolist() for name, tensor in model.state_dict().items()}
+
+
+def twice(*, policy: str) -> None:
+    """Two losses of one forward pass have a backward pass each."""
+    model = nn.Linear(3, 1)
+    with plesio.join(model, optimizer_of(model), policy=policy) as session:
+        for step in range(NUM_STEPS):
+            found = model(batch(step, session.rank))
+            found.square().mean().backward(retain_graph=True)
+            found.abs().mean().backward()
+            session.step()
+
+
 class Warm(nn.Module):
     """Has parameters that forward leaves out: the loss uses two of them, and one is nobody's."""
 

@@ -24,7 +24,8 @@ Where the loss is scaled, so is the mean, by one scale that all ranks have; `los
 
 **Beside the forward pass.** DDP averages what follows a call of the model, ``model(x)``. A loss that a method or a part
 of the model computes, ``model.loss(x)``, passes it by, and its gradients would stay this rank's own. Those of such a
-step are averaged after the backward pass, without overlap and uncompressed.
+step are averaged after the backward pass, without overlap and uncompressed. So are those of all steps where the first
+one's pass by DDP because the script writes them itself, from ``torch.autograd.grad`` or ``torch.func.grad``.
 
 **When a worker is lost.** DDP's reductions would raise in the user's ``backward()``, and where it sends buffers in the
 user's ``forward()``. In an elastic run a hook takes what a reduction raises: the backward pass ends, with gradients
@@ -85,6 +86,8 @@ class DdpExchange(ReducingExchange):
         self._reduces = False
         """True if DDP averages in the next backward pass, because a forward pass came before it."""
         self._mean_finite = True
+        self._bare = False
+        """True if the latest backward pass has left no gradient in any parameter."""
         self._written: int | None = None
         """How often gradients had been written to when the mean was looked at; None if it has not been."""
         self._hooks = [
@@ -176,8 +179,12 @@ class DdpExchange(ReducingExchange):
     def _decide_on_unused(self) -> None:
         """Decide by the backward pass of the first step what becomes of the parameters that it has found."""
         by_loss = [_mark(parameter) != before for parameter, before in self._left_out]
-        some, not_all = self._agree(any(by_loss), not all(by_loss))
+        all_left_out = len(by_loss) == len(self._replica.parameters)  # they were others: torch.func.functional_call
+        some, not_all = self._agree(any(by_loss), all_left_out or not all(by_loss))
         self._unused = ("beside" if not_all else "none") if some else "told"
+        self._end_first()
+
+    def _end_first(self) -> None:
         self._used, self._left_out = None, []
         if self._unused == "beside":
             self._ddp.require_backward_grad_sync = False
@@ -202,6 +209,9 @@ class DdpExchange(ReducingExchange):
         """Average the gradients, unless DDP has; RuntimeError where what the mean was made with is gone."""
         if self._failures is not None and self._failures.first is not None:
             raise self._failures.first
+        if self._reduces and self._used is not None and self._agree(self._bare and bool(self._replica.gradients()))[0]:
+            self._unused, self._reduces, self._written = "beside", False, None
+            self._end_first()
         if self._reduces:
             return
         if self._unused == "found":
@@ -229,6 +239,7 @@ class DdpExchange(ReducingExchange):
     def _on_mean(self) -> None:
         begun_s = self._timeline.now_s()
         gradients = self._replica.gradients()
+        self._bare = not gradients
         self._mean_finite, self._written = self._buckets.finite(gradients), _times_written(gradients)
         if self.ready_s is not None:
             self.ready_s += self._timeline.now_s() - begun_s

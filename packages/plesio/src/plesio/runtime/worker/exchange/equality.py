@@ -113,7 +113,8 @@ class Equality:
             name = list(self._whole())[(place - len(rates)) // 3]
             return (
                 f'"{name}" differs on workers {first} and {other} after step {clock}, where it is to be equal: '
-                "something changes parameters, gradients or options on some workers alone; do the same on all of them"
+                "something changes parameters, gradients or options on some workers alone (do the same on all), or "
+                "gradients were not averaged (under bsp, make one backward() of all losses of a forward pass)"
             )
         return (
             f"the learning rate of group {place} is {float(values[place])!r} on worker {first} and "
