@@ -134,10 +134,11 @@ def saved_and_loaded(*, policy: str, folder: str) -> dict[str, Any]:
     epoch(accelerator, model, optimizer, loader, scheduler)
     once_more = accelerator.session.clock
     accelerator.end_training()
+    ended = accelerator.session is None and torch.distributed.is_initialized()
     uneven = DataLoaderConfiguration(even_batches=False)
     found |= lines_of({"uneven": lambda: accelerator_of(policy, dataloader_config=uneven)})
     found |= {"at_save": at_save, "loaded": loaded, "rate": rate, "straight": straight}
-    return found | {"again": again, "once_more": once_more}
+    return found | {"again": again, "once_more": once_more, "has_group_after_end": ended}
 
 
 def gan(*, policies: list[str], folder: str) -> dict[str, Any]:

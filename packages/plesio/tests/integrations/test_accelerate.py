@@ -67,6 +67,7 @@ def test_a_run_goes_on_from_what_was_saved(policy: str, tmp_path: Path):
         assert first["again"] == pytest.approx(first["straight"], rel=1e-4, abs=1e-6)
     assert "load before the first step" in first["load_state"]
     assert first["once_more"] == 12, "a prepared optimizer joins anew"
+    assert first["has_group_after_end"], "torch may fail to make a second one"
     assert "even_batches=False gives one worker more" in first["uneven"]
     assert first["rate"] < 0.02
 

@@ -126,6 +126,7 @@ def resumed(*, policy: str, folder: str, task: str = "causal") -> dict[str, Any]
     straight = trainer_of(task, policy, Path(folder), load_best_model_at_end=True, **saves)
     straight.train()
     best, best_loss = straight.state.best_model_checkpoint, straight.evaluate()["eval_loss"]
+    straight.end()  # another trainer may follow
     again = trainer_of(task, policy, Path(folder), save_strategy="no", eval_strategy="no")
     again.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-8"))
     plain = trainer_of(task, policy, Path(folder) / "plain", **saves)

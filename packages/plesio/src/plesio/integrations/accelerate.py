@@ -7,6 +7,7 @@ Without GPUs Accelerate makes one group of the workers only if it is told to use
 alone, with all batches. So this module, imported by a worker on such a machine, sets ``ACCELERATE_USE_CPU``.
 """
 
+import atexit
 import contextlib
 import copy
 import os
@@ -255,9 +256,14 @@ class PlesioAccelerator(Accelerator):
         return super().free_memory(*objects)
 
     def end_training(self) -> None:
-        """Close the session, and end the trackers."""
+        """Close the session, and end the trackers; the process group stays until the process ends, for another run.
+
+        torch may fail to make a second group at a launcher's store: a worker may find the addresses of the first there.
+        """
         self.leave()
-        super().end_training()
+        for tracker in self.trackers:
+            tracker.finish()
+        atexit.register(self.state.destroy_process_group)
 
 
 class _PreparedOptimizer(AcceleratedOptimizer):
