@@ -29,6 +29,7 @@ def assert_as_in_the_virtual_world(spec: str) -> None:
     assert {value["sha256"] for value in values} == {values[0]["sha256"]}, "all hear the same result"
     assert values[0]["samples"] == result.samples
     assert all(values[0]["memory"])
+    assert all(value["state"] is None for value in values[1:])
     for name, tensor in state.items():
         torch.testing.assert_close(torch.tensor(values[0]["state"][name]), tensor.flatten(), rtol=1e-5, atol=1e-6)
 

@@ -171,9 +171,10 @@ class Grid:
         return loss
 
     def state_dict(self) -> dict[str, Tensor] | None:
-        """Return the whole network's ordinary state, the groups' mean, on the worker that collects; None elsewhere.
+        """Return the whole network's ordinary state, the groups' mean, on rank 0 and None on all other ranks.
 
-        All workers call it at the same place. It loads into the network as it was before it was cut.
+        If rank 0 is lost, the lowest rank of the groups that are left has it. All workers call it at the same place. It
+        loads into the network as it was before it was cut.
         """
         composed, state = self._ready(), self._records.final
         if not self._records.finished:
