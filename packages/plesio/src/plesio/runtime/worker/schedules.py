@@ -115,7 +115,7 @@ class HandStepped:
         for one in self._by_steps():
             made = getattr(one, "last_epoch", 0)
             if change := first_change(one, steps=self._more - 1):  # none follows the last one
-                told = f", and alone this one would have changed the rate after {made + change}; here it made {made}"
+                told = f", and alone this one would have changed the rate after {made + change} steps"
                 warn(_line(one, num_workers=num_workers, told=told))
                 return
 
