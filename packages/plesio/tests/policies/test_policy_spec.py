@@ -99,6 +99,7 @@ def policies(draw: st.DrawFn) -> Policy:
             delay=delay,
             alpha=draw(st.floats(0, 1, exclude_max=True)) if delay else 0.5,
             merge=merge,
+            moments=draw(st.sampled_from(get_args(MomentsKind))) if fragments == 1 else "own",
             compression=compression,
         )
     if name == "asp":
@@ -223,6 +224,8 @@ def test_text_by_hand(text: str, policy: Policy):
         ("diloco:30,delay=5,alpha=1", "alpha is 1; write a number of 0 or more, less than 1"),
         ("diloco:30,alpha=0.2", "leave it out, or write a delay"),
         ("diloco:30,outer=lion", "known: "),
+        ("diloco:30,fragments=3,moments=mean", "leave fragments or moments out"),
+        ("diloco:30,exchange=store,moments=mean", "on the store workers do not meet; leave moments out"),
         ("diloco:30,outer=adam", "needs one of its own; write about a tenth"),
         ("diloco:30,outer_lr=0", "outer_lr is 0; write a number of more than 0"),
         ("diloco:30,outer_momentum=1", "outer_momentum is 1; write a number of 0 or more, less than 1"),

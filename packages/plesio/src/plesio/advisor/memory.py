@@ -70,10 +70,10 @@ def memory_need(spec: str, at: Situation, *, servers: int | None = None) -> Memo
         return _need(at, optimizer_share=float(steps), exchange=served + copies * at.num_bytes)
     copies = float(policy.delay)
     if isinstance(outer, LocalSGD):
-        copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0) + (outer.moments == "mean")
+        copies = 1.0 + (outer.delay > 0) + (outer.momentum > 0)
     if isinstance(outer, DiLoCo):
         copies = 1.0 + (outer.outer_momentum > 0) + (outer.delay > 0) / outer.fragments
-    copies += policy.compression.keeps_residual
+    copies += (outer.moments == "mean") + policy.compression.keeps_residual
     return _need(at, exchange=copies * at.num_bytes)
 
 

@@ -7,7 +7,8 @@ shared parameters θ, from which all workers set out, and θ_m, which worker m h
     v <- μ v + G                 θ <- θ - η (G + μ v)          Nesterov's momentum, as torch.optim.SGD has it
 
 and every worker goes on from θ. The state of the workers' own optimizers is never sent. θ is what is evaluated and
-saved. With η = 1 and μ = 0 it is the mean of the workers, and the policy is local SGD.
+saved. With η = 1 and μ = 0 it is the mean of the workers, and the policy is local SGD. With ``moments=mean`` the
+workers' optimizers remember the mean gradient, as there.
 
 *Streaming* (Douillard et al. 2025, "Streaming DiLoCo", arXiv 2501.18512). The tensors are divided into P fragments, and
 every H/P steps the next fragment is exchanged, so the links carry a P-th at a time. With a delay of τ steps an exchange
@@ -35,9 +36,9 @@ from plesio.core.within import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
 from plesio.policies.decoupled import DecoupledMachine, Merging
-from plesio.policies.fields import require_read_alone
+from plesio.policies.fields import require_moments_met, require_read_alone
 from plesio.policies.outer_rule import OuterRule
-from plesio.policies.policy import ExchangeKind, MergeKind, Policy, PolicyMachine
+from plesio.policies.policy import ExchangeKind, MergeKind, MomentsKind, Policy, PolicyMachine
 
 _ALPHA = 0.5
 _OUTER_RATE = 0.7
@@ -64,6 +65,7 @@ class DiLoCo(Policy):
         steps: Slow workers make as many local steps as others (``even``), or fewer in proportion (``dynamic``).
         late: A delta from an older version of θ counts as it is (``plain``), or with less of its part along the outer
             momentum (``heloco``), on the store.
+        moments: Memory of a worker's Adam, AdamW, RMSprop or Adagrad: as of `LocalSGD`, on the collective.
         compression: Compression of outer gradients.
 
     Raises:
@@ -96,6 +98,7 @@ class DiLoCo(Policy):
     weight: Literal["equal", "tokens"] = "equal"
     steps: Literal["even", "dynamic"] = "even"
     late: Literal["plain", "heloco"] = "plain"
+    moments: MomentsKind = "own"
     compression: Compression = NO_COMPRESSION
 
     def __post_init__(self) -> None:
@@ -124,6 +127,11 @@ class DiLoCo(Policy):
                 f"diloco: delay {self.delay} is above the {self.period} steps between two exchanges, so two would be "
                 f"in flight; write a delay of {self.period} or less"
             )
+        if self.moments == "mean" and self.fragments > 1:
+            raise PolicySpecError(
+                "diloco: moments=mean follows from how far all parameters have come since the last exchange; leave "
+                "fragments or moments out"
+            )
         if self.alpha != _ALPHA and not self.delay:
             raise PolicySpecError(
                 "diloco: alpha is what a worker keeps of its steps behind an exchange, and without a delay there are "
@@ -136,6 +144,7 @@ class DiLoCo(Policy):
             )
 
     def _check_on_store(self) -> None:
+        require_moments_met("diloco", moments=self.moments)
         require_read_alone("diloco", compress=self.compression.spec, on_store=self.compression.on_store)
         if self.merge == "rda" and self.quorum == 1 and self.grace == 0:
             raise PolicySpecError(

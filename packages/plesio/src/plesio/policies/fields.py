@@ -25,6 +25,14 @@ def require_sent_in_full(owner: str, *, compress: str) -> None:
         )
 
 
+def require_moments_met(owner: str, *, moments: str) -> None:
+    """Raise `PolicySpecError` if moments are those of a mean gradient, which only workers that meet can know."""
+    if moments != "own":
+        raise PolicySpecError(
+            f"{owner}: on the store workers do not meet; leave moments out, or use exchange=collective"
+        )
+
+
 def require_read_alone(owner: str, *, compress: str, on_store: bool) -> None:
     """Raise `PolicySpecError` if updates are compressed in a form that only the workers together can read."""
     if not on_store:

@@ -28,7 +28,7 @@ from plesio.core.errors import PolicySpecError
 from plesio.core.within import AT_LEAST_0, AT_LEAST_1, Within
 from plesio.policies.barrier import BarrierMachine
 from plesio.policies.compression import NO_COMPRESSION, Compression
-from plesio.policies.fields import require_sent_in_full
+from plesio.policies.fields import require_moments_met, require_sent_in_full
 from plesio.policies.outer_rule import OuterRule
 from plesio.policies.policy import ExchangeKind, MomentsKind, Policy, PolicyMachine
 
@@ -74,10 +74,7 @@ class LocalSGD(Policy):
                 f"write a delay of {self.period} or less"
             )
         if self.exchange == "store":
-            if self.moments != "own":
-                raise PolicySpecError(
-                    "local_sgd: on the store workers do not meet; leave moments out, or use exchange=collective"
-                )
+            require_moments_met("local_sgd", moments=self.moments)
             if self.outer_step is not None:
                 raise PolicySpecError(
                     "local_sgd: the store adds up what workers come to; leave inner_rate and momentum out, or use "

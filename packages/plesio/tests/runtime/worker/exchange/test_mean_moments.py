@@ -169,6 +169,24 @@ def test_a_run_of_local_steps_ends_with_the_squares_of_synchronous_ones():
     assert mean_square(f"local_sgd:{PERIOD}") > 4 * synchronous, "or there is nothing to mend"
     assert mean_square(f"local_sgd:{PERIOD},moments=mean") == pytest.approx(synchronous, rel=0.25)
     assert mean_square(f"local_sgd:{PERIOD},delay=2,moments=mean") == pytest.approx(synchronous, rel=0.25)
+    assert mean_square(f"diloco:{PERIOD},outer_lr=0.5,moments=mean") == pytest.approx(synchronous, rel=0.25)
+
+
+def test_under_diloco_with_plain_outer_steps_they_are_those_of_local_steps():
+    plain = f"diloco:{PERIOD},outer=sgd,outer_lr=1,outer_momentum=0,moments=mean"
+    found = [
+        workers_of(
+            simulate(
+                lambda job, policy=policy: train(policy, job),  # type: ignore[misc]
+                num_workers=3,
+                cluster=Cluster.one_host(3),
+            )
+        )
+        for policy in (plain, f"local_sgd:{PERIOD},moments=mean")
+    ]
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
 
 
 def test_racks_end_with_the_squares_of_synchronous_steps_too():
