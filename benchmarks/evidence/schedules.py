@@ -12,6 +12,8 @@ from which on it holds. `bsp` in full is the base; printed are perplexities abov
     own_momentum     its momentum alone is
     shifted          momentum is moved by how far the mean is ahead of the worker, and not set to the mean's
     rate=, outer=    a factor of the learning rate; of the mean progress
+    nesterov=        momentum of the mean progress, as under `diloco`
+    delay=           steps behind which an exchange is hidden; at a change of the stage it is waited for
 
 The model is `stdlib_lm` of width 48, depth 2 and context 32, in batches of 4, at 3e-3; four workers.
 """
@@ -51,6 +53,8 @@ class Stage:
     compression: Compression
     rate: float = 1.0
     outer: float = 1.0
+    nesterov: float = 0.0
+    delay: int = 0
 
     def has(self, *words: str) -> bool:
         """Tell whether one of these words is given."""
@@ -69,18 +73,21 @@ def schedule_of(text: str) -> list[Stage]:
 
 
 def _stage_of(words: list[str]) -> Stage:
-    period, begins, compression, given, factors = int(words[0]), 0, NO_COMPRESSION, set(), {}
+    period, begins, delay, compression, given, factors = int(words[0]), 0, 0, NO_COMPRESSION, set(), {}
     for word in words[1:]:
         name, is_factor, value = word.partition("=")
         if word.startswith("@"):
             begins = int(word[1:])
-        elif is_factor and name in ("rate", "outer"):
+        elif name == "delay":
+            delay = int(value)
+        elif is_factor and name in ("rate", "outer", "nesterov"):
             factors[name] = float(value)
         elif word in WORDS:
             given.add(word)
         else:
             compression = parse_compression(word)
-    return Stage(begins=begins, period=period, words=frozenset(given), compression=compression, **factors)
+    words_given = frozenset(given)
+    return Stage(begins=begins, period=period, delay=delay, words=words_given, compression=compression, **factors)
 
 
 class Batch:
@@ -190,55 +197,104 @@ class Adam:
         """The step, at a rate of -1."""
         return self.momentum / (1 - BETA1**self._num) / self.divisor
 
-    def met(self, mean: Tensor, own: Tensor, stage: Stage, *, summed_rate: float) -> None:
-        """Go on with the momentum of the mean progress ``mean``, after ``own``."""
-        if stage.has("own", "own_momentum") or self._mean is None:
+    @property
+    def momenta(self) -> tuple[Tensor | None, Tensor, Tensor, int]:
+        """The mean gradient over time, the momentum, the divisor, and the steps so far."""
+        return self._mean, self.momentum, self.divisor, self._num
+
+    def met(
+        self, mean: Tensor, own: Tensor, stage: Stage, *, rate: float, then: tuple[Tensor | None, Tensor, Tensor, int]
+    ) -> None:
+        """Go on with the momentum of the mean progress ``mean``, after ``own``, at rates whose sum is ``rate``.
+
+        ``then`` are the momenta when they began to meet: what was learnt since is kept.
+        """
+        before, momentum, divisor, num = then
+        if stage.has("own", "own_momentum") or before is None or self._mean is None:
             return
-        ahead = mean.unsqueeze(1) - own if stage.has("shifted") else mean.unsqueeze(1)
-        found = ahead / -summed_rate * self.divisor
+        found = (mean.unsqueeze(1) - own if stage.has("shifted") else mean.unsqueeze(1)) / -rate * divisor
         kept = 1.0 if stage.has("shifted") else 0.0
-        self._mean = kept * self._mean + found
-        self.momentum = kept * self.momentum + found * (1 - BETA1**self._num)
+        since = self._num - num
+        self._mean = self._mean + KEPT**since * (found + (kept - 1) * before)
+        self.momentum = self.momentum + BETA1**since * (found * (1 - BETA1**num) + (kept - 1) * momentum)
+
+
+class Replicas:
+    """The workers' parameters, and what they share.
+
+    Attributes:
+        flat: Parameters of each worker, ``[num_seeds, num_workers, num_parameters]``.
+        sent: Exchanges in full so far.
+    """
+
+    def __init__(self, begins: Tensor) -> None:
+        self.flat, self.base, self.adam = begins, begins[:, 0], Adam(begins)
+        self.sent, self.apart = 0.0, 0
+        self._rounding = Rounding(begins.shape[-1])
+        self._velocity, self._rate = torch.zeros_like(self.base), 0.0
+        self._under_way: tuple[int, Any] | None = None
+
+    def mean_of(self, values: Tensor, stage: Stage, *, clock: int) -> Tensor:
+        """Exchange the workers' values: ``[num_seeds, num_parameters]``."""
+        size = values.shape[-1]
+        self.sent += stage.compression.payload_bits(size) / NO_COMPRESSION.payload_bits(size)
+        return self._rounding.mean(values, stage, clock=clock)
+
+    def step(self, batch: Batch, stage: Stage, *, clock: int) -> None:
+        """Step each worker, with its own gradient or that of all, and exchange what is due."""
+        gradient = batch.gradients(self.flat, step=clock)
+        if stage.period == 1:
+            gradient = self.mean_of(gradient, stage, clock=clock).unsqueeze(1).expand_as(self.flat)
+        self.adam.take(gradient, stage)
+        rate = stage.rate * batch.rates[clock]
+        self.flat = self.flat * (1 - rate * batch.decay) - rate * self.adam.move
+        if stage.period == 1:
+            self.base = self.flat[:, 0]
+            return
+        self._rate, self.apart = self._rate + rate, self.apart + 1
+        if self._under_way is not None and clock - self._under_way[0] >= stage.delay:
+            self.merge(stage)
+        if self.apart == stage.period:
+            self._begin(stage, clock=clock)
+            if not stage.delay:
+                self.merge(stage)
+
+    def meet(self, stage: Stage, sends: Stage, *, clock: int) -> None:
+        """End a stage: all workers have the mean, sent as ``sends`` has it."""
+        self.merge(stage)
+        if self.apart:
+            self._begin(sends, clock=clock)
+            self.merge(stage)
+
+    def _begin(self, stage: Stage, *, clock: int) -> None:
+        own = self.flat - self.base.unsqueeze(1)
+        self._under_way = clock, (self.mean_of(own, stage, clock=clock), own, self._rate, self.adam.momenta)
+        self._rate, self.apart = 0.0, 0
+
+    def merge(self, stage: Stage) -> None:
+        """Take over the exchange that is under way, if any."""
+        if self._under_way is None:
+            return
+        (_, (mean, own, rate, then)), self._under_way = self._under_way, None
+        self.adam.met(mean, own, stage, rate=rate, then=then)
+        self._velocity = stage.nesterov * self._velocity + mean
+        moved = stage.outer * (mean + stage.nesterov * self._velocity)
+        self.base = self.base + moved
+        self.flat = self.flat + (moved.unsqueeze(1) - own)
 
 
 def train(batch: Batch, schedule: list[Stage]) -> tuple[list[float], float]:
     """Return the perplexity at the end by seed, and how many exchanges in full were sent."""
-    flat = batch.begins
-    base, adam, rounding = flat[:, 0], Adam(flat), Rounding(flat.shape[-1])
-    full_bits = NO_COMPRESSION.payload_bits(flat.shape[-1])
-    sent = summed_rate = 0.0
-    apart, stage = 0, schedule[0]
-
-    def meet(how: Stage, *, clock: int) -> None:
-        nonlocal flat, base, sent, summed_rate, apart
-        own = flat - base.unsqueeze(1)
-        mean = rounding.mean(own, how, clock=clock)
-        adam.met(mean, own, stage, summed_rate=summed_rate)
-        base = base + stage.outer * mean
-        flat = base.unsqueeze(1).repeat(1, NUM_WORKERS, 1)
-        sent += how.compression.payload_bits(flat.shape[-1]) / full_bits
-        summed_rate, apart = 0.0, 0
-
+    workers, stage = Replicas(batch.begins), schedule[0]
     whole = Stage(begins=0, period=1, words=frozenset(), compression=NO_COMPRESSION)
-    for step in range(batch.num_steps):
-        now = next(one for one in reversed(schedule) if one.begins <= step)
-        if now is not stage and apart:
-            meet(whole, clock=step)
+    for clock in range(batch.num_steps):
+        now = next(one for one in reversed(schedule) if one.begins <= clock)
+        if now is not stage:
+            workers.meet(stage, whole if now.period == 1 else stage, clock=clock)
         stage = now
-        gradient = batch.gradients(flat, step=step)
-        if stage.period == 1:
-            gradient = rounding.mean(gradient, stage, clock=step).unsqueeze(1).expand_as(flat)
-            sent += stage.compression.payload_bits(flat.shape[-1]) / full_bits
-        adam.take(gradient, stage)
-        rate = stage.rate * batch.rates[step]
-        flat = flat * (1 - rate * batch.decay) - rate * adam.move
-        if stage.period == 1:
-            base = flat[:, 0]
-            continue
-        summed_rate, apart = summed_rate + rate, apart + 1
-        if apart == stage.period:
-            meet(stage, clock=step)
-    return batch.perplexities(flat), sent
+        workers.step(batch, stage, clock=clock)
+    workers.merge(stage)
+    return batch.perplexities(workers.flat), workers.sent
 
 
 def main() -> None:
