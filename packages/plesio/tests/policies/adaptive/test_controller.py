@@ -8,7 +8,14 @@ from msgspec.structs import replace
 from plesio.policies import BSP, Adaptive, Reviewed, parse_policy
 from plesio.policies.adaptive.compared import compared_in, trial_end_in
 from plesio.policies.adaptive.controller import MOST_RESTORES, Controller
-from plesio.policies.adaptive.system.setting import ON_THE_STORE, ROUNDED_SHARE, SYNCHRONOUS, Sent, Setting
+from plesio.policies.adaptive.system.setting import (
+    COARSE_SHARE,
+    ON_THE_STORE,
+    ROUNDED_SHARE,
+    SYNCHRONOUS,
+    Sent,
+    Setting,
+)
 from plesio.policies.policy import Decision
 
 NUM_WORKERS, NUM_STEPS, STEP_S = 4, 16, 0.02
@@ -41,11 +48,14 @@ class Run:
         position: tuple[float, ...] = (),
         steps_left: int | None = None,
         normalises: bool = False,
+        shares_moments: bool = False,
+        learning_rate: float | None = None,
         wire_s: float | None = None,
     ) -> Decision:
         """All workers' losses are ``loss``; only the last one's, and only its gradients clipped, if not ``typical``."""
         self.clock += NUM_STEPS
-        took_s = self.transfer_s * (ROUNDED_SHARE if self.setting.sent is Sent.ROUNDED else 1.0)
+        shares = {Sent.ROUNDED: ROUNDED_SHARE, Sent.COARSE: COARSE_SHARE}
+        took_s = self.transfer_s * shares.get(self.setting.sent, 1.0)
         together = self.setting.steps_together
         every = Reviewed(
             worker=0,
@@ -55,19 +65,28 @@ class Run:
             blocked_s=(took_s if together else 0.0005,) * NUM_STEPS,
             exchanges=() if together and wire_s is None else ((float(self.clock - 4), wire_s or took_s),),
             loss=1.0 + 0.01 * (self.clock // NUM_STEPS % 3),
-            learning_rate=1e-4 * self.clock,
+            learning_rate=1e-4 * self.clock if learning_rate is None else learning_rate,
             position=position,
             summed_rate=1.0,
             progress=-1.0 if steps_left is None else self.clock / (self.clock + steps_left),
-            normalises=normalises,
+            normalises=normalises or shares_moments,
+            shares_moments=shares_moments,
+            momentum=0.9 if shares_moments else 0.0,
             can_push=self.setting.on_store,
             began_slow=wire_s is not None,
         )
-        reviews = {worker: replace(every, worker=worker) for worker in range(NUM_WORKERS)}
+        reviews = {
+            worker: replace(every, worker=worker, gradients=self.gradients(worker)) for worker in range(NUM_WORKERS)
+        }
         for worker in range(NUM_WORKERS) if typical else [NUM_WORKERS - 1]:
             if loss != 1.0:
                 reviews[worker] = replace(reviews[worker], loss=loss, num_clipped=num_clipped)
         return self.controller.review(reviews)
+
+    def gradients(self, worker: int) -> tuple[tuple[float, ...], ...]:
+        """The last two steps': as large in what the workers have in common as in what they have not."""
+        signs = (1.0, -1.0) if worker % 2 else (-1.0, 1.0)
+        return tuple((float(self.clock + at), 2.0, 1.0, sign) for at, sign in zip((-1, 0), signs, strict=True))
 
     def settle(self, num_reviews: int = 12) -> Decision:
         """Reviews until levels are known and a setting is found."""
@@ -99,6 +118,26 @@ def test_of_the_settings_that_it_names_one_of_the_highest_is_chosen():
             [chosen] = [one for one in found if one.spec == decision.policy.spec]
             assert chosen.score >= found[0].score - 0.05
             assert f"{chosen.worth_low:.2f} to {chosen.worth_high:.2f}" in decision.reason
+
+
+def test_adam_s_local_steps_get_slack_by_their_own_trials_and_an_outer_momentum_after_a_quarter():
+    """That 4 bits do no harm says nothing of local steps; and the guard learns the longer steps' speed anew."""
+    run, specs = Run("adaptive,store=off,price=0.2", transfer_s=2.0), []
+    for num in range(1, 33):
+        guard = run.controller._guard
+        assert guard is not None
+        run.review(shares_moments=True, steps_left=(32 - num) * NUM_STEPS, learning_rate=0.1 - 0.001 * num)
+        specs.append(run.setting.spec)
+        if run.setting.has_outer and not any("diloco" in spec for spec in specs[:-1]):
+            assert not guard._speed.values
+            assert 8 <= num <= 10
+    changes = [spec for before, spec in zip(["", *specs], specs, strict=False) if spec != before]
+    assert changes[:4] == [
+        "bsp,compress=qsgd:8",
+        "bsp,compress=qsgd:4",
+        "local_sgd:2,moments=mean,compress=qsgd:4",
+        "diloco:2,outer_lr=0.9,outer_momentum=0.5,moments=mean,compress=qsgd:4",
+    ]
 
 
 def test_there_is_no_slack_in_the_first_reviews_and_little_at_first():

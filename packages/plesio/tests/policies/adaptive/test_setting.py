@@ -61,6 +61,23 @@ def test_local_steps_with_the_mean_s_moments_are_strict_and_those_with_their_own
     assert {it.spec for it in ladder(8, memory=math.inf, rounded=True) if it.is_strict} == steps
 
 
+def test_the_mean_s_moments_have_an_outer_momentum_where_it_may():
+    after = {it.spec for it in ladder(4, memory=math.inf, rounded=True, moments="mean", has_outer=True)}
+    outer = {spec for spec in after if spec.startswith("diloco")}
+    assert outer == {
+        f"diloco:{period},outer_lr=0.9,outer_momentum=0.5,moments=mean{sent}"
+        for period in (2, 4)
+        for sent in ("", ",compress=qsgd:8", ",compress=qsgd:4")
+    }
+    assert not any("local_sgd" in spec for spec in after)
+    without = (
+        ladder(4, memory=math.inf, moments="mean"),
+        ladder(4, memory=math.inf, has_outer=True),
+        ladder(4, memory=1.0, moments="mean", has_outer=True),
+    )
+    assert not any(it.has_outer for settings in without for it in settings)
+
+
 def largest_stable_rate(setting: Setting, *, momentum: float) -> float:
     """Largest learning rate times curvature under which training on a one-dimensional quadratic comes nearer to 0.
 

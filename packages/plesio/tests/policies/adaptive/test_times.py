@@ -1,6 +1,7 @@
 """Predicted seconds of a step, and shares, from what workers have measured."""
 
 import random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -125,6 +126,24 @@ def test_the_mean_s_momentum_never_dies_away(momentum: float, rest: str):
     times = times_of({w: replace(it, momentum=momentum, shares_moments=True) for w, it in reviews.items()})
     [spec] = [it.spec for it in times.predict(BSP, ())[0] if (it.period, it.delay, it.sent) == (32, 0, Sent.FULL)]
     assert spec == f"local_sgd:32{rest},moments=mean"
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"progress": 0.2}, False),
+        ({"progress": -1.0}, False),
+        ({"learning_rate": 0.1}, False),
+        ({"writes": True}, False),
+    ],
+)
+def test_an_outer_momentum_is_for_a_falling_rate_after_the_beginning(changes: dict[str, Any], may: bool):
+    first = under_bsp([[0.02] * 8] * 4, transfer_s=0.079)
+    times = times_of({w: replace(it, learning_rate=0.1) for w, it in first.items()})
+    later = {"momentum": 0.9, "shares_moments": True, "progress": 0.3, "learning_rate": 0.09, **changes}
+    times.observe({w: replace(it, **later) for w, it in first.items()}, setting=BSP)
+    assert {it.has_outer for it in times.predict(BSP, ())[0] if it.period > 1} == {may}
 
 
 @pytest.mark.parametrize(("slow", "num_slow"), [((3,), 0), ((3, 9), 0), ((3, 9, 12, 20), 2)])

@@ -141,6 +141,8 @@ def test_where_local_steps_keep_the_moments_of_the_mean_gradient_drift_costs_les
         mean, deviation = worth.of(keeps, drift=7)
         assert mean == pytest.approx(-2 * 7 / CLOCK)
         assert deviation == pytest.approx(7 / CLOCK)
+    outer = Setting.of(period=8, delay=0, moments="mean", has_outer=True)
+    assert worth.of(outer, drift=7)[0] == pytest.approx(-7 / CLOCK)
     worth.fail(keeps, drift=7, lost=0.5)
     assert worth.of(keeps, drift=7)[0] == pytest.approx(-0.5)
 

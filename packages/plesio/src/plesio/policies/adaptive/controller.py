@@ -19,7 +19,7 @@ from plesio.policies.adaptive.readings.review import GradientPairs, Movement, pu
 from plesio.policies.adaptive.system.setting import ROUNDED_STEPS, SYNCHRONOUS, Setting
 from plesio.policies.adaptive.system.times import LARGEST_PERIOD, SettingTimes
 from plesio.policies.adaptive.trend import Point, Trial
-from plesio.policies.adaptive.worth import Worth, kind_of
+from plesio.policies.adaptive.worth import WITH_SLACK, Worth, kind_of
 from plesio.policies.events import Reviewed
 from plesio.policies.policy import Decision, Policy
 from plesio.policies.review_clocks import FIRST_CLOCK, FIRST_REVIEW, next_review
@@ -173,7 +173,7 @@ class Controller:
             return None, False
         found = trial.efficiency()
         self._worth.passed(self.setting, drift=drift, found=found)
-        if drift >= self._most_slack:
+        if drift >= self._most_slack and kind_of(self.setting) in WITH_SLACK:
             self._most_slack = min(2 * self._most_slack + 1, LARGEST_SLACK)
         self._end_trial(forget=False)
         low, high = (None, None) if found is None else _ends(*found)
@@ -198,6 +198,7 @@ class Controller:
             most = self._slack_to_try(scores)
             scores = {it: score for it, score in scores.items() if self._times.drift(it) <= most}
         standing = SYNCHRONOUS if self._num_reviews == 1 else self.setting  # rounding at first is a measurement alone
+        standing = self._own(standing, times_s)
         own, highest = scores.get(standing, -math.inf), max(scores.values())
         # of those about as good, and good enough, the least slack
         least = max(highest - numbers.gain / 2, min(highest, own + numbers.gain))
@@ -206,7 +207,8 @@ class Controller:
         for it in {SYNCHRONOUS, standing, best, *shown} & scores.keys():
             inputs |= self._compared(it, times_s[it], score=scores[it]).inputs
         if best == standing or scores[best] < own + numbers.gain:
-            return self._own(standing, times_s), f"{standing.spec} has the most progress per second"
+            more = ", now with an outer momentum" if standing.has_outer > self.setting.has_outer else ""
+            return standing, f"{standing.spec} has the most progress per second{more}"
         if self._loosens(best) and not self._gets_on():
             return self._own(self.setting, times_s), f"{best.spec} waits until the loss falls again"
         if self._is_late(best, times_s, reading):
@@ -289,6 +291,8 @@ class Controller:
     def _go_to(self, setting: Setting, *, restore: bool, alarmed: bool) -> None:
         tightens, loosens = self._tightens(setting), self._loosens(setting)
         before, self.setting = self.setting, setting
+        if setting.has_outer != before.has_outer and self._guard is not None:
+            self._guard.tightened()  # an outer momentum is another optimizer's steps
         self._was_loose = self._was_loose or setting != SYNCHRONOUS
         if before == setting:
             if restore:

@@ -31,8 +31,8 @@ class Numbers:
             result, too).
         gain: Logarithm of progress a second that a change must promise (tuned).
         warm_up: Reviews without slack at the beginning (tuned).
-        begins: Share of the run in which an optimizer that normalises learns how noisy a replica's own steps are
-            (tuned).
+        begins: Share of the run in which an optimizer that normalises learns how noisy a replica's own steps are, and
+            has no outer momentum (tuned).
         finish: Share of the steps that is strict at the end (tuned).
         finish_time: Share of the run's time that the strict end may take at most (tuned).
         trial: Reviews of a trial (tuned).

@@ -39,8 +39,9 @@ UNLIKE, UNLIKE_PRICE = 1.6, 0.2
 from the second doubling of the drift on."""
 PASSED = 0.7
 """Share of the doubt that is left after a trial that found no harm."""
-SETTLED = 100
-"""Steps after which a step of drift costs one price, where local steps keep the moments of the mean gradient."""
+SETTLED, SETTLED_OUTER = 100, 50
+"""Steps after which a step of drift costs one price, where local steps keep the moments of the mean gradient; and with
+an outer momentum."""
 NOISY = 0.5
 """Share of a step below which gradients count as nearly all noise."""
 STORE_BEGINS, STORE_NOISY = 0.4, 0.6
@@ -159,7 +160,7 @@ class Worth:
             return 1.0
         assert self._reading is not None, "nothing was observed"
         if setting.moments == "mean":
-            return SETTLED * drift / self._reading.clock
+            return (SETTLED_OUTER if setting.has_outer else SETTLED) * drift / self._reading.clock
         doublings = math.log2(1 + drift)
         return doublings * (doublings + 1) / 2
 

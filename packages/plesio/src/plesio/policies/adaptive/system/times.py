@@ -70,6 +70,8 @@ LONGEST = 8.0
 """Multiple of a worker's median step beyond which a step is extraordinary."""
 OUTLIER = 2.0
 """Multiple of a worker's median step, from which a step is an outlier."""
+FALLEN = 0.99
+"""Share of its highest below which the learning rate counts as falling."""
 LOCAL = Setting.of(period=2, delay=0)
 """Any setting under which single workers average parameters."""
 BACKWARD = 2 / 3
@@ -100,6 +102,7 @@ class SettingTimes:
         """True if samples are dealt in rounds; else there are no shares to change."""
         self._can_push = False
         self._normalises = False
+        self._highest_rate = 0.0
 
     def observe(self, reviews: Mapping[int, Reviewed], *, setting: Setting) -> None:
         """Take in the workers' steps under ``setting``."""
@@ -144,12 +147,28 @@ class SettingTimes:
     def _lay_ladders(self, reviews: Mapping[int, Reviewed]) -> None:
         moments: MomentsKind = "mean" if all(review.shares_moments for review in reviews.values()) else "own"
         memory = max(_memory(it, moments=moments) for it in reviews.values())
-        self._ladder = ladder(LARGEST_PERIOD, memory=memory, rounded=self._options.compress, moments=moments)
+        self._ladder = ladder(
+            LARGEST_PERIOD,
+            memory=memory,
+            rounded=self._options.compress,
+            moments=moments,
+            has_outer=self._may_have_outer(reviews),
+        )
         self._by_racks = ()
         if self._racks is not None and self.knows_transfer:
             self._by_racks = settings_by_racks(LARGEST_PERIOD, moments=moments)
             if self._options.compress:
                 self._by_racks += settings_by_racks(LARGEST_PERIOD, rounded=True, moments=moments)
+
+    def _may_have_outer(self, reviews: Mapping[int, Reviewed]) -> bool:
+        """Return True if an outer momentum does good: the run's beginning is over, and its learning rate falls.
+
+        At a rate that stays as high as ever its longer steps end in more noise (docs/log.md, section 107).
+        """
+        rate = max(review.learning_rate for review in reviews.values())
+        self._highest_rate = max(self._highest_rate, rate)
+        begins = any(review.progress < self._options.begins for review in reviews.values())
+        return rate < FALLEN * self._highest_rate and not begins and not any(it.writes for it in reviews.values())
 
     @property
     def knows_transfer(self) -> bool:
