@@ -20,6 +20,7 @@ The model is `stdlib_lm` of width 48, depth 2 and context 32, in batches of 4, a
 
 import argparse
 import functools
+import itertools
 import math
 import statistics
 import warnings
@@ -95,9 +96,10 @@ class Batch:
 
     Args:
         num_steps: Steps of each worker, by which the learning rate's schedule goes.
+        stays: Whether the rate stays at its highest.
     """
 
-    def __init__(self, seeds: list[int], *, num_steps: int) -> None:
+    def __init__(self, seeds: list[int], *, num_steps: int, stays: bool) -> None:
         self.task = stdlib_lm(width=48, depth=2, context=32, batch_size=BATCH, learning_rate=PEAK, corpus_bytes=300_000)
         models = [self.task.build(seed)[0] for seed in seeds]
         self._model, self.num_steps = models[0], num_steps
@@ -117,6 +119,8 @@ class Batch:
             self.rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             schedule.step()
+        if stays:
+            self.rates = list(itertools.accumulate(self.rates, max))
 
     def _loss(self, flat: Tensor, windows: Tensor) -> Tensor:
         return self.task.loss(functools.partial(functional_call, self._model, self._named(flat)), [windows])  # type: ignore[arg-type]
@@ -302,10 +306,11 @@ def main() -> None:
     parser.add_argument("schedules", nargs="+", type=lambda text: (text, schedule_of(text)), metavar="SCHEDULE")
     parser.add_argument("--seeds", default="0,1,2,3", help="(0,1,2,3)")
     parser.add_argument("--steps", type=int, default=480, metavar="N", help="of each worker (480)")
+    parser.add_argument("--stays", action="store_true", help="the learning rate does not fall after its warm-up")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="There is a performance drop")
-    batch = Batch([int(seed) for seed in arguments.seeds.split(",")], num_steps=arguments.steps)
+    batch = Batch([int(seed) for seed in arguments.seeds.split(",")], num_steps=arguments.steps, stays=arguments.stays)
     bases, _ = train(batch, schedule_of("1"))
     print(f"bsp: perplexity {statistics.fmean(bases):.2f} at the end, by seed {', '.join(f'{it:.2f}' for it in bases)}")
     for text, schedule in arguments.schedules:
